@@ -1,0 +1,123 @@
+"""What is known about the health of a node: evidence, faults and the verdict that the agent publishes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FaultClass(StrEnum):
+    """Who is to blame; decides what may be done about it."""
+
+    APPLICATION = "application"
+    SUSPECT = "suspect"
+    HARDWARE = "hardware"
+    FABRIC = "fabric"
+    STORAGE = "storage"
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class FirstAction(StrEnum):
+    """What the catalogue advises for a fault; the policy decides what is done."""
+
+    NONE = "none"
+    RESTART_JOB = "restartJob"
+    RESET_GPU = "resetGPU"
+    REBOOT_NODE = "rebootNode"
+    REPLACE_NODE = "replaceNode"
+    CALL_HUMAN = "callHuman"
+
+
+class Verdict(StrEnum):
+    """The agent's word on its node. Unknown is never treated as Healthy."""
+
+    HEALTHY = "Healthy"
+    FAULTY = "Faulty"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One observation from one source, before any judgement.
+
+    Attributes:
+        kind: ``xid``, ``sxid``, ``amd``, ``ib``, ``pcie`` or ``host``.
+        code: number or name within that kind, for example ``79``.
+        pci: PCI address exactly as printed, without ``PCI:``; None where the line has none.
+        pid: process id as printed, in the host's pid namespace; None where absent or ``'<unknown>'``.
+        process: process name as printed; None where absent or ``<unknown>``.
+        line: the text it was read from, cut at 512 characters.
+        injected: True when user space wrote the record; it stays marked for ever.
+    """
+
+    kind: str
+    code: str
+    pci: str | None = None
+    pid: int | None = None
+    process: str | None = None
+    line: str = ""
+    injected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A judged piece of evidence that is active on a node.
+
+    Attributes:
+        key: identity for de-duplication, ``<kind>:<code>@<gpu serial, PCI address or "node">``.
+        first_seen, last_seen: Unix seconds of the agent's own clock.
+        count: how often the evidence came; a log may fold or drop lines, so it is no severity.
+        boot_id: boot in which it was seen.
+    """
+
+    key: str
+    kind: str
+    code: str
+    fault_class: FaultClass
+    severity: Severity
+    action: FirstAction
+    reason: str
+    pci: str | None = None
+    gpu_index: int | None = None
+    gpu_serial: str | None = None
+    line: str = ""
+    first_seen: float = 0.0
+    last_seen: float = 0.0
+    count: int = 1
+    boot_id: str = ""
+    injected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as the node's driver reports it."""
+
+    index: int
+    uuid: str
+    serial: str
+    pci: str
+    model: str = ""
+    lost: bool = False
+    recovery_action: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """What a node's agent last said, and how long ago its heartbeat was renewed.
+
+    Attributes:
+        heartbeat: Unix seconds of the last Lease renewal; None when there is no Lease.
+    """
+
+    node: str
+    verdict: Verdict
+    boot_id: str = ""
+    faults: tuple[Fault, ...] = field(default=())
+    gpus: tuple[Gpu, ...] = field(default=())
+    reason: str = ""
+    heartbeat: float | None = None
