@@ -7,14 +7,21 @@ that reads never answers with an empty value because it could not ask. Every met
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from everstep.core.cluster_state import NodeView, PodView
 from everstep.core.health import Gpu, NodeReport
+from everstep.core.machine_state import Operation, OperationState
+from everstep.core.policy import Policy
+from everstep.core.remediation_status import Remediation, Spec, Status
 from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot
+
+__all__ = [
+    "Changes", "Clock", "Cluster", "GpuReader", "LeaderLease", "Notice", "Notifier", "Operation", "OperationState",
+    "Provider", "Remediations", "Scheduler",
+]  # fmt: skip
 
 
 class Clock(Protocol):
@@ -52,12 +59,18 @@ class Cluster(Protocol):
         """Marks a spare as taken, only if nobody has; raises Conflict when somebody else holds it."""
         ...
 
+    async def release_spare(self, node: str, remediation: str) -> None:
+        """Takes this remediation's claim off a spare; fine when it is not there, Conflict when it is another's."""
+        ...
+
     async def join_pool(self, node: str, pool: str, remediation: str) -> None:
-        """Turns the claimed spare into a node in service: pool label on, spare label, taint and claim off."""
+        """Turns the claimed spare into a node in service: pool label on; spare label and taint, claim, a former
+        out-of-service label and a cordon off. Conflict when the claim is another's."""
         ...
 
     async def leave_pool(self, node: str, remediation: str) -> None:
-        """Takes a node out of its pool: pool label off, out-of-service label on."""
+        """Takes a node out of its pool: pool label off, spare label and claim too (a spare that failed its checks),
+        out-of-service label with the remediation's name on. A node that is already out of service stays as it is."""
         ...
 
     async def event(self, kind: str, name: str, reason: str, message: str, namespace: str = "") -> None:
@@ -109,24 +122,6 @@ class Scheduler(Protocol):
         ...
 
 
-class OperationState(StrEnum):
-    ACCEPTED = "accepted"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """A machine operation that was dispatched under an id of our choice."""
-
-    id: str
-    machine: str
-    action: str
-    state: OperationState
-    message: str = ""
-
-
 class Provider(Protocol):
     """Whoever owns the machines under the nodes."""
 
@@ -155,6 +150,52 @@ class Notifier(Protocol):
     """Mail, chat, webhook. A failure to notify never stops a heal: callers record it and go on."""
 
     async def notify(self, notice: Notice) -> None: ...
+
+
+class Remediations(Protocol):
+    """Storage of incidents and of the policy. Reads are fresh: never older than this process's own last write."""
+
+    async def list(self) -> Sequence[Remediation]:
+        """Every Remediation, resolved ones too. Unreadable when one cannot be understood; it is never reset."""
+        ...
+
+    async def create(self, name: str, spec: Spec) -> None:
+        """Opens an incident, with the finalizer that ``let_go`` takes off; Conflict when the name exists."""
+        ...
+
+    async def update_status(self, remediation: Remediation, status: Status) -> None:
+        """Writes ``.status`` only if ``remediation.resource_version`` is still current; Conflict otherwise."""
+        ...
+
+    async def let_go(self, remediation: Remediation) -> None:
+        """Takes the finalizer off one that a person deleted; fine when it is gone."""
+        ...
+
+    async def policy(self) -> Policy:
+        """The policy in force; the defaults when nobody wrote one; Unreadable when it cannot be understood."""
+        ...
+
+
+class LeaderLease(Protocol):
+    """The lock that lets one controller act."""
+
+    async def hold(self, identity: str, seconds: float) -> bool:
+        """Takes or renews the Lease by compare-and-swap. True: held by ``identity`` for ``seconds`` from the moment
+        of this call's start. False: another holder's time is not over (judged by how long its record did not change,
+        never by comparing clocks). Unreachable when it could not be asked."""
+        ...
+
+    async def release(self, identity: str) -> None:
+        """Gives the Lease up, only if ``identity`` holds it."""
+        ...
+
+
+class Changes(Protocol):
+    """Hints that something changed, so that a pass runs now; losing one costs a delay, never correctness."""
+
+    def subscribe(self, listener: Callable[[str, str], None]) -> None:
+        """Calls ``listener(kind, name)`` on the event loop for Node, Pod (name = its node), NodeHealth, Remediation."""
+        ...
 
 
 class GpuReader(Protocol):
