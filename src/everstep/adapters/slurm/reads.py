@@ -1,0 +1,69 @@
+"""What Slurm says now: one job, one node, or everything at one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from everstep.adapters.slurm.cli import SlurmCommands
+from everstep.core.errors import NotFound
+from everstep.core.scheduler_state import SchedulerSnapshot, SlurmNode
+from everstep.core.slurm_text import JobRecord, job_format, parse_jobs, parse_nodes, parse_version
+
+# The controller can be upgraded under a running gateway; a minute is soon enough to notice.
+_VERSION_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class SlurmReads:
+    """Reads of one Slurm cluster; every method raises Unreachable when it could not be asked."""
+
+    commands: SlurmCommands
+    now: Callable[[], float] = time.time
+    _version: str = field(default="", init=False)
+    _version_at: float = field(default=float("-inf"), init=False)
+
+    async def version(self) -> str:
+        """The controller's version, such as ``24.11.5``."""
+        if self.now() - self._version_at > _VERSION_SECONDS:
+            self._version = parse_version(await self.commands.run("scontrol", "show", "config"))
+            self._version_at = self.now()
+        return self._version
+
+    async def snapshot(self, cluster: str) -> SchedulerSnapshot:
+        """All nodes and jobs; finished jobs too, for as long as Slurm remembers them (MinJobAge)."""
+        taken_at = self.now()
+        nodes, jobs, version = await asyncio.gather(
+            self.commands.run("scontrol", "-a", "show", "node", "-d", "-o"), self._jobs(), self.version()
+        )
+        return SchedulerSnapshot(
+            cluster=cluster,
+            version=version,
+            taken_at=taken_at,
+            nodes=parse_nodes(nodes),
+            jobs=tuple(record.job for record in jobs),
+        )
+
+    async def job(self, job_id: str) -> JobRecord:
+        """Raises NotFound when Slurm says that it does not know the id."""
+        # squeue -j 17 also lists the elements of the array 17.
+        record = next((r for r in await self._jobs("-j", job_id) if r.job.id == job_id), None)
+        if record is None:
+            raise NotFound(f"Slurm does not know job {job_id}")
+        return record
+
+    async def node(self, name: str) -> SlurmNode:
+        """Raises NotFound when Slurm says that it does not know the node."""
+        nodes = parse_nodes(await self.commands.run("scontrol", "-a", "show", "node", name, "-d", "-o"))
+        node = next((n for n in nodes if n.name == name), None)
+        if node is None:
+            raise NotFound(f"Slurm does not know node {name}")
+        return node
+
+    async def _jobs(self, *selection: str) -> tuple[JobRecord, ...]:
+        word = secrets.token_hex(8)
+        text = await self.commands.run("squeue", "-a", "-h", "-t", "all", *selection, "-O", job_format(word))
+        return parse_jobs(text, word)
