@@ -1,0 +1,1 @@
+"""Message types of the kubelet's device-plugin protocol, generated; README.md says how."""
