@@ -1,4 +1,4 @@
-"""The fault catalogue: what each code means and what to do first. It is data (``core/catalog/*.csv``), checked on load."""
+"""The fault catalogue: what each code means and what to do first. It is data (``core/catalog/*.csv``)."""
 
 from __future__ import annotations
 

@@ -157,13 +157,13 @@ def classify(catalog: Catalog, evidence: Evidence) -> Fault:
     """
     entry = catalog.find(evidence.kind, evidence.code, variant_of(evidence))
     if entry is None:
-        return _judged(evidence, FaultClass.SUSPECT, Severity.WARNING, FirstAction.CALL_HUMAN, _unknown_reason(evidence))
+        return _judged(
+            evidence, FaultClass.SUSPECT, Severity.WARNING, FirstAction.CALL_HUMAN, _unknown_reason(evidence)
+        )
     return _judged(evidence, entry.fault_class, entry.severity, entry.action, _reason(entry))
 
 
-def _judged(
-    evidence: Evidence, fault_class: FaultClass, severity: Severity, action: FirstAction, reason: str
-) -> Fault:
+def _judged(evidence: Evidence, fault_class: FaultClass, severity: Severity, action: FirstAction, reason: str) -> Fault:
     return Fault(
         key=f"{evidence.kind}:{evidence.code}@{evidence.pci or 'node'}",
         kind=evidence.kind,

@@ -1,0 +1,113 @@
+"""``python -m everstep.apps.agent``: the node agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from everstep.adapters.gpu.boot import KernelBoot
+from everstep.adapters.gpu.catalog_files import shipped_catalog
+from everstep.adapters.gpu.simulated import SimulatedGpus
+from everstep.adapters.kube.connection import connect
+from everstep.adapters.kube.own_node import OwnNode
+from everstep.adapters.kube.verbs import Verbs
+from everstep.apps.agent.probes import serve_probes
+from everstep.apps.agent.publisher import Backoff, Heartbeat, Publisher
+from everstep.apps.agent.sources import GpuTask, KernelLogTask
+from everstep.apps.agent.state import State
+from everstep.core.diagnosis import Diagnosis, resumed
+from everstep.core.errors import EverstepError, RetryLater, Unreachable
+from everstep.core.fault_catalog import Catalog
+from everstep.core.health import Gpu
+
+log = logging.getLogger(__name__)
+
+
+class NoGpuReader:
+    """For a node without any reader of its GPUs: that is said, and the node is not called healthy."""
+
+    async def gpus(self) -> Sequence[Gpu]:
+        raise Unreachable("no GPU reader is configured for this node")
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="everstep agent", description="Watches one GPU node and says how it is.")
+    parser.add_argument("--node", default=os.environ.get("NODE_NAME"), help="name of this node (default: $NODE_NAME)")
+    parser.add_argument("--kmsg", type=Path, default=Path("/dev/kmsg"), help="kernel log (default: %(default)s)")
+    parser.add_argument("--simulated-gpus", type=Path, help="file with the state of simulated GPUs")
+    parser.add_argument(
+        "--allow-injected", action="store_true", help="count lines that programs wrote to the kernel log"
+    )
+    parser.add_argument("--lease-namespace", default="everstep-node-lease", help="default: %(default)s")
+    parser.add_argument("--kubeconfig", type=Path, help="default: the pod's service account")
+    parser.add_argument("--probe-port", type=int, default=0, help="port of /healthz and /readyz; 0: none")
+    arguments = parser.parse_args(argv)
+    if not arguments.node:
+        parser.error("the node's name is missing: give --node or set NODE_NAME")
+    return arguments
+
+
+async def _start(own: OwnNode, arguments: argparse.Namespace) -> Diagnosis:
+    """The stored diagnosis of this boot. Waits for the API server, because without it records would count twice."""
+    boot = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else KernelBoot()
+    backoff = Backoff()
+    while True:
+        try:
+            return resumed(await own.stored(), boot.boot_id())
+        except RetryLater as why:
+            log.warning("cannot start yet: %s", why)
+            await backoff.wait()
+
+
+async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, asyncio.current_task())
+    async with connect(arguments.kubeconfig) as http, asyncio.TaskGroup() as tasks:
+        own = OwnNode(Verbs(http), arguments.node, arguments.lease_namespace)
+        tasks.create_task(Heartbeat(own).run())
+        ready = False
+        if arguments.probe_port:
+            await serve_probes(arguments.probe_port, lambda: ready)
+        state = State(await _start(own, arguments), time.time)
+        reader = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else NoGpuReader()
+        gpus = GpuTask(state, catalog, reader)
+        await gpus.look()  # first, so that the first faults already carry the serial of their GPU
+        kernel_log = KernelLogTask(state, catalog, arguments.kmsg, arguments.allow_injected)
+        publisher = Publisher(state, own)
+        tasks.create_task(kernel_log.run())
+        await kernel_log.tried.wait()  # nothing is said before every source was asked once
+        tasks.create_task(gpus.run())
+        tasks.create_task(publisher.run())
+        await publisher.published.wait()
+        ready = True
+
+
+def _stop(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs until SIGTERM. Exit code 0 after SIGTERM; 1 with one line on stderr for what a retry cannot mend."""
+    arguments = _arguments(argv)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request is not worth its cost
+    code = 0
+    try:
+        asyncio.run(_run(arguments, shipped_catalog()))
+    except* asyncio.CancelledError:
+        log.info("stopped")
+    except* EverstepError as group:
+        log.error("everstep agent stops: %s", group.exceptions[0])
+        code = 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
