@@ -19,6 +19,7 @@ class NodeView:
     """One Kubernetes node.
 
     Attributes:
+        taints: keys of its taints.
         ready: ``True``/``False`` as the node says; None when the cluster does not know (``Unknown``).
         gpus_allocatable: healthy GPUs that the device plugin offers.
         gpus_capacity: GPUs that the device plugin knows.
@@ -70,6 +71,7 @@ class PodView:
     uid: str
     node: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
     owner_kind: str = ""
     finished: bool = False
     terminating: bool = False
