@@ -1,0 +1,113 @@
+"""SIGTERM, SIGUSR1 and SIGUSR2 as bytes on a socket: a thread sees them while the main thread sits in a collective.
+
+A Python signal handler only runs between two bytecodes of the main thread; with a peer hung in a collective that can be
+seconds or never. The interpreter's C handler writes to the wake-up descriptor at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from types import FrameType
+from typing import Any
+
+log = logging.getLogger("everstep_checkpoint")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_active: StopSignals | None = None
+_hooked = False
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """The handler: there must be one, or the signal ends the process; the wake-up descriptor carries the news."""
+
+
+class StopSignals:
+    """Installs itself in the main thread; `fileno()` becomes readable on a signal, `received()` names it.
+
+    Forked children get the handlers back that were there before, and never write to this process's descriptor.
+    """
+
+    def __init__(self) -> None:
+        self._previous: dict[signal.Signals, Any] = {}
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+        self._previous_fd = -1
+
+    def install(self) -> None:
+        """Take the stop signals over. Outside the main thread this is impossible: logs a warning and does nothing."""
+        global _active, _hooked  # noqa: PLW0603 - signals are a property of the process, not of an object
+        if threading.current_thread() is not threading.main_thread():
+            log.warning("Run was entered outside the main thread: stop signals are not seen by it")
+            return
+        self._previous_fd = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            self._previous[number] = signal.signal(number, _nothing)
+        _active = self
+        if not _hooked:
+            os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+            _hooked = True
+
+    def fileno(self) -> int:
+        return self._read.fileno()
+
+    def received(self) -> signal.Signals | None:
+        """Read what arrived; the first stop signal among it, or None."""
+        try:
+            data = self._read.recv(4096)
+        except BlockingIOError:
+            return None
+        return next((signal.Signals(byte) for byte in data if byte in STOP_SIGNALS), None)
+
+    def restore(self, stopped: bool) -> None:
+        """Put the previous handlers back.
+
+        After a stop, signals whose default would end the process stay harmless: schedulers send SIGTERM twice, and the
+        second must not cut off the lines that the program runs after the save.
+        """
+        global _active  # noqa: PLW0603
+        if self._previous:
+            signal.set_wakeup_fd(self._previous_fd)
+            for number, handler in self._previous.items():
+                if not (stopped and handler in (signal.SIG_DFL, None)):
+                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            self._previous = {}
+            _active = self if stopped else None
+        self._read.close()
+        self._write.close()
+
+    def forget_in_child(self) -> None:
+        """Make this forked child deaf to the parent's business."""
+        signal.set_wakeup_fd(-1)
+        for number in STOP_SIGNALS:
+            handler = self._previous.get(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+_mask: set[int] | None = None
+
+
+def _before_fork() -> None:
+    """Hold the signals back over the fork: a child must not write to the descriptor it still shares."""
+    global _mask  # noqa: PLW0603
+    if _active is not None:
+        _mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS))
+
+
+def _after_fork() -> None:
+    global _mask  # noqa: PLW0603
+    if _mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask)
+        _mask = None
+
+
+def _in_child() -> None:
+    global _active  # noqa: PLW0603
+    if _active is not None and threading.current_thread() is threading.main_thread():
+        _active.forget_in_child()
+        _active = None
+    _after_fork()

@@ -1,0 +1,303 @@
+"""The ranks as one team: a background thread that carries the agreement, and the few calls the main thread makes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from .agreement import Leader, Member, Message, Note
+from .durable import shared_secret
+from .errors import RendezvousError
+from .links import Hub, Spoke
+from .signals import StopSignals
+from .world import World
+
+log = logging.getLogger("everstep_checkpoint")
+
+_TICK = 0.2  # seconds between looks at deadlines
+_LINGER = 5.0  # seconds that a main thread gets to come back after its stop was abandoned
+WRITE_LIMIT = 3600.0  # seconds after which a periodic save that some rank never finishes writing is given up
+EXIT_STUCK = 75  # EX_TEMPFAIL of sysexits.h: try again
+
+
+class Team:
+    """One per Run. All state lives under `changed`; the main thread waits on it, the background thread notifies."""
+
+    def __init__(self, world: World, own: Path, grace: float, note: Note) -> None:
+        self.world, self.grace = world, grace
+        self.patience = grace / 4
+        self.member = Member()
+        self.leader = Leader(world.size, self.patience, grace * 3 / 4, note) if world.rank == 0 else None
+        self.signals = StopSignals()
+        self.signal: str | None = None  # the first stop signal that this rank got
+        self.changed = threading.Condition()
+        self.save_period: float | None = None  # seconds between periodic saves; read on rank 0 only
+        self.on_stuck: Callable[[str], None] = lambda why: None
+        self._own = own
+        self._note = note
+        self._last_save = time.monotonic()
+        self._closing = False
+        self._main_left = False  # the main thread has seen that the stop was abandoned
+        self._abandoned_at: float | None = None
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._hub: Hub | None = None
+        self._spoke: Spoke | None = None
+        self._thread = threading.Thread(target=self._loop, name="everstep-team", daemon=True)
+
+    # ---- the main thread's side ------------------------------------------------------------------------------------
+
+    def start(self, timeout: float) -> None:
+        """Take the signals over, find the other ranks, start the thread.
+
+        Rank 0 does not wait for the others; they wait for rank 0. Raises RendezvousError after `timeout` seconds.
+        """
+        self.signals.install()
+        try:
+            if self.world.size > 1:
+                secret = shared_secret(self._own / "key")
+                if self.leader is not None:
+                    self._hub = Hub(self.world, self._own, secret, self._selector)
+                else:
+                    self._spoke = Spoke.join(self.world, self._own, secret, timeout, self._asked_to_stop)
+                    self._spoke.register(self._selector)
+        except BaseException:
+            self.signals.restore(stopped=False)
+            raise
+        self._selector.register(self.signals.fileno(), selectors.EVENT_READ, self._signalled)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
+        self._thread.start()
+
+    def announce_resume(self, message: Message) -> None:
+        """Rank 0 tells everybody where to begin."""
+        assert self.leader is not None
+        with self.changed:
+            self._announce(self.leader.announce_resume({"t": "resume", **message}))
+
+    def wait_resume(self, timeout: float) -> Message:
+        """What rank 0 decided. Raises RendezvousError when it does not come within `timeout` seconds."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.member.resume or self.member.alone, timeout)
+            if self.member.resume is None:
+                why = self.member.alone or f"rank 0 did not choose a checkpoint within {timeout:g} s"
+                raise RendezvousError(f"rank {self.world.rank}: {why}")
+            return self.member.resume
+
+    def boundary(self, completed: int) -> str:
+        """Pass the boundary after `completed` steps: "go" on, "save" first, "stop" here, "leave" without saving."""
+        member = self.member
+        with self.changed:
+            if member.frozen is not None:
+                self.changed.wait_for(lambda: member.frozen is None, self.grace)
+            if member.abandoned is not None:
+                self._main_left = True
+                return "leave"
+            if member.stop is not None and member.stop["step"] <= completed:
+                return "stop"
+            if member.save_at is not None and member.save_at <= completed:
+                member.save_at = None
+                return "save"
+            member.passed = completed
+            return "go"
+
+    def arrive(self, step: int) -> str | None:
+        """Wait until every rank stands at `step`, ready to write. Returns why not, or None."""
+        member = self.member
+        with self.changed:
+            if self._cut_off() is None:
+                self._say({"t": "arrived", "step": step})
+            self.changed.wait_for(
+                lambda: step in member.may_write or step in member.settled or self._cut_off() is not None
+            )
+            if step in member.settled:
+                return str(member.settled[step]["error"])
+            return None if step in member.may_write else self._cut_off()
+
+    def report(self, step: int, message: Message) -> None:
+        """Tell rank 0 what this rank wrote, or why it could not."""
+        with self.changed:
+            self._say({"step": step, **message})
+
+    def collect(self, step: int) -> dict[int, Message]:
+        """Rank 0: wait for every rank's report, as long as all are there and the stop's grace is not over."""
+        assert self.leader is not None
+        leader, started = self.leader, time.monotonic()
+        with self.changed:
+            while len(leader.commits[step].reports) < leader.size and not leader.gone:
+                stopping = leader.asked_since > 0
+                limit = leader.asked_since + self.grace if stopping else started + WRITE_LIMIT
+                if time.monotonic() >= limit:
+                    break
+                self.changed.wait(min(1.0, max(0.01, limit - time.monotonic())))
+            return dict(leader.commits[step].reports)
+
+    def settle(self, step: int, error: str | None) -> None:
+        """Rank 0: tell everybody whether the checkpoint of `step` is published."""
+        with self.changed:
+            self._announce([{"t": "settled", "step": step, "ok": error is None, "error": error}])
+
+    def wait_settled(self, step: int) -> str | None:
+        """Wait for rank 0's word on the checkpoint of `step`. Returns why it failed, or None."""
+        with self.changed:
+            self.changed.wait_for(lambda: step in self.member.settled or self.member.alone, WRITE_LIMIT + 60)
+            outcome = self.member.settled.get(step)
+            if outcome is None:
+                return self.member.alone or "rank 0 never said whether the checkpoint was published"
+            return None if outcome["ok"] else str(outcome["error"])
+
+    def saved(self) -> None:
+        """A save ended now: the next interval begins here."""
+        with self.changed:
+            self._last_save = time.monotonic()
+
+    @property
+    def stop_requested(self) -> bool:
+        """True as soon as this rank knows that the run is to stop: by a signal of its own or by another rank."""
+        return self.signal is not None or self.member.stop is not None or self.member.abandoned is not None
+
+    def close(self, ok: bool, why: str) -> None:
+        """Say goodbye and end the thread. After a clean end rank 0 waits a moment for the others to do the same."""
+        with self.changed:
+            self._main_left = True
+            if self._spoke is not None:
+                self._spoke.send({"t": "bye", "ok": ok, "why": why})
+            self._closing = True
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join(self.patience)
+        if self._hub is not None:
+            self._hub.close(wait=ok, patience=min(5.0, self.patience))
+        if self._spoke is not None:
+            self._spoke.close()
+        self._selector.close()
+        self.signals.restore(stopped=self.stop_requested)
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _cut_off(self) -> str | None:
+        return self.member.abandoned or self.member.alone
+
+    # ---- both sides, under the lock --------------------------------------------------------------------------------
+
+    def _say(self, message: Message) -> None:
+        """To rank 0; on rank 0 itself without a detour."""
+        if self.leader is not None:
+            self._announce(self.leader.handle(0, message, time.monotonic()))
+        elif self._spoke is not None:
+            self._spoke.send(message)
+            self._wake()
+
+    def _announce(self, messages: list[Message]) -> None:
+        """Rank 0: to everybody, this rank included."""
+        assert self.leader is not None
+        for message in messages:
+            if self._hub is not None:
+                self._hub.send_all(message)
+            answer = self.member.handle(message)
+            if answer is not None:
+                self._announce(self.leader.handle(0, answer, time.monotonic()))
+        if messages:
+            self.changed.notify_all()
+            self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is awake already; closed: nobody needs it
+            self._wake_write.send(b"x")
+
+    # ---- the background thread -------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while True:
+            for key, _ in self._selector.select(_TICK):
+                with self.changed:
+                    key.data(key.fileobj)
+            with self.changed:
+                self._exchange()
+                self._tick(time.monotonic())
+                if self._hub is not None:
+                    self._hub.flush()
+                if self._spoke is not None:
+                    self._spoke.flush()
+                if self._closing:
+                    return
+            self._end_if_stuck()
+
+    def _woken(self, source: object) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_read.recv(4096)
+
+    def _asked_to_stop(self) -> bool:
+        """While joining, before the thread runs: has a signal come?"""
+        number = self.signals.received()
+        if number is not None:
+            self.signal = self.signal or number.name
+        return self.signal is not None
+
+    def _signalled(self, source: object) -> None:
+        number = self.signals.received()
+        if number is None or self.signal is not None:
+            return  # a second signal changes nothing, least of all a save in progress
+        self.signal = number.name
+        self._request_stop()
+
+    def _request_stop(self) -> None:
+        asked = {"t": "stop", "signal": self.signal, "asked_at": time.time()}
+        if self.member.alone is not None:
+            self.member.abandoned = self.member.abandoned or self.member.alone
+            self.changed.notify_all()
+        else:
+            self._say(asked)
+
+    def _exchange(self) -> None:
+        """Take in what came over the connections."""
+        now = time.monotonic()
+        if self._hub is not None and self.leader is not None:
+            for rank, message in self._hub.take(self.leader.sticky):
+                if message["t"] == "bye":
+                    why = "it has finished" if message["ok"] else f"it failed: {message['why']}"
+                    self._announce(self.leader.lost(rank, why, now))
+                elif message["t"] == "lost":
+                    self._announce(self.leader.lost(rank, message["why"], now))
+                else:
+                    self._announce(self.leader.handle(rank, message, now))
+            self.changed.notify_all()
+        if self._spoke is not None:
+            for message in self._spoke.take():
+                if message["t"] == "lost":
+                    self.member.leader_lost(f"rank 0 is gone: {message['why']}", self.signal is not None)
+                else:
+                    answer = self.member.handle(message)
+                    if answer is not None:
+                        self._spoke.send(answer)
+            self.changed.notify_all()
+
+    def _tick(self, now: float) -> None:
+        if self.leader is not None:
+            self._announce(self.leader.tick(now))
+            if self.save_period is not None and now - self._last_save >= self.save_period:
+                self._last_save = now
+                self._announce(self.leader.ask_save(now))
+        if self.member.abandoned is not None and self._abandoned_at is None:
+            self._abandoned_at = now
+            log.warning("stopping without a new checkpoint: %s", self.member.abandoned)
+
+    def _end_if_stuck(self) -> None:
+        """End the process when its stop was abandoned and its main thread does not come back.
+
+        It sits in a collective with a peer that is gone. Nothing can be saved any more; every second it stays keeps the
+        job's nodes from being used.
+        """
+        if self._abandoned_at is None or self._main_left:
+            return
+        if time.monotonic() - self._abandoned_at >= min(_LINGER, self.patience):
+            self.on_stuck(f"{self.member.abandoned}; the training did not come back from its step")
+            os._exit(EXIT_STUCK)
