@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from everstep.core.errors import EverstepError, InvalidInput
-from everstep.lab.hardware.answers import answer, problem_of
+from everstep.lab.hardware.answers import answer, problem, problem_of
 from everstep.lab.hardware.gpus import GpuReading
 from everstep.lab.hardware.history import History, Sample
 from everstep.lab.hardware.machines import Machines
@@ -99,7 +99,10 @@ class _Control:
             raise InvalidInput("name one fault: an XID or the power")
         at = time.time()
         if asked.xid is None:
-            await self._power.power_off(machine.name)
+            try:
+                await self._power.power_off(machine.name)
+            except Exception as error:  # whatever switching raises: the one who asked must hear of it
+                return problem(500, "internal", f"the power of {machine.name} cannot be cut: {error}")
             machine.observe()
             records: list[str] = []
         else:

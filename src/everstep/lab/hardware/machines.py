@@ -55,7 +55,7 @@ class Machine:
             gpu.clear()
         self.log.boot(kernel_log.boot_lines(os.uname().release, [g.identity.pci for g in self.gpus]))
         _replace(Path(self.settings.run_directory) / "boot_id", f"{self.boot_id}\n".encode())
-        self._publish_health()
+        self.publish_health()
         self.report(time.time())
         return self.boot_id
 
@@ -114,14 +114,14 @@ class Machine:
         lines = [*(lines if first else ()), effect.line(who.pci)]
         self.report(time.time())  # before the line, so that whoever reads the line finds the driver's word in place
         records = [self.log.append(kernel_log.ERROR, line) for line in lines]
-        self._publish_health()
+        self.publish_health()
         return records
 
     def repair(self) -> None:
         """Puts new GPUs in and forgets all faults."""
         self.record.gpus = [GpuRecord(new_identity(n)) for n in range(self.settings.gpus)]
         self.gpus = [SimulatedGpu(g.identity) for g in self.record.gpus]
-        self._publish_health()
+        self.publish_health()
 
     async def health_after(self, version: int) -> int:
         """Returns the present ``health_version`` as soon as it differs from ``version``."""
@@ -134,7 +134,8 @@ class Machine:
         self.record.gpus = [GpuRecord(g.identity, g.lost, g.recovery_action) for g in self.gpus]
         return self.record
 
-    def _publish_health(self) -> None:
+    def publish_health(self) -> None:
+        """Wakes whoever waits in :meth:`health_after`; to be called after every change of a GPU's health."""
         self.health_version += 1
         waiting, self._health_changed = self._health_changed, asyncio.Event()
         waiting.set()

@@ -43,6 +43,7 @@ class Hardware:
         self.machines = Machines(settings.machines, self._store.records.machines)
         self.operations = self._store.records.operations
         self.history = History()
+        self.api_port = settings.api_port  # the one in use, once it listens: settings may say 0 for any
         self._sampler = ProcessSampler()
         self._last: float | None = None
         self._kept: object = None
@@ -106,11 +107,10 @@ async def hardware(settings: HardwareSettings, power: Power) -> AsyncIterator[Ha
         group = await stack.enter_async_context(asyncio.TaskGroup())
         stack.push_async_callback(operations.close)
         control_socket = Path(settings.directory) / CONTROL_SOCKET
-        for application, listener in (
-            (machines, listen_tcp(settings.api_host, settings.api_port, settings.api_namespace)),
-            (control, listen_unix(control_socket)),
-        ):
-            await stack.enter_async_context(_answering(application, listener))
+        listener = listen_tcp(settings.api_host, settings.api_port, settings.api_namespace)
+        state.api_port = listener.getsockname()[1]
+        await stack.enter_async_context(_answering(machines, listener))
+        await stack.enter_async_context(_answering(control, listen_unix(control_socket)))
         operations.resume()
         tasks = [group.create_task(state.run(), name="gpu sampling")]
         for machine in state.machines:
