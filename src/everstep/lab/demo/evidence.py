@@ -97,7 +97,7 @@ class NodeEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """GPU utilisation of one node at one moment: mean over its GPUs in percent; None while the machine is off."""
+    """GPU utilisation of one node at one moment: its busiest GPU, in percent; None while the machine is off."""
 
     at: float
     node: str
