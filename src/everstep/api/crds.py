@@ -90,7 +90,7 @@ KINDS: tuple[Kind, ...] = (
             Column("Stage", ".status.stage"),
             Column("Outcome", ".status.outcome"),
             Column("Replacement", ".status.replacement.node"),
-            Column("Jobs", ".status.jobIDs"),
+            Column("Jobs", ".status.jobList"),
             AGE,
             Column("Reason", ".status.reason"),
         ),

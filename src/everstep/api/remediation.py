@@ -48,9 +48,10 @@ class JobRecord(msgspec.Struct, rename="camel", omit_defaults=True):
     name: Annotated[str, doc("Name of the job.")]
     restarts_before: Annotated[int, doc("Slurm's restart count when the fault was found; guards every request.")]
     restarts: Annotated[int, doc("Slurm's restart count when last seen.")]
+    guard: Annotated[int, doc("Restart count for which the present stop is asked; grows when a launch failed.")]
+    phase: Annotated[JobPhase, doc("Where the job is on its way back.")]
     nodes: Annotated[list[str], doc("Nodes that it held when the fault was found.")] = []
     gpus: Annotated[int | None, doc("GPUs that it held in total; absent when Slurm did not say.")] = None
-    phase: Annotated[JobPhase, doc("Where the job is on its way back.")] = JobPhase.FOUND
     phase_since: Annotated[Moment | None, doc("When that phase was entered.")] = None
     asked_at: Annotated[Moment | None, doc("Mark written before Slurm is asked to requeue it.")] = None
     signalled_at: Annotated[Moment | None, doc("When its processes got SIGTERM.")] = None
@@ -65,7 +66,7 @@ class JobRecord(msgspec.Struct, rename="camel", omit_defaults=True):
     steps_lost: Annotated[int | None, doc("Steps that are computed twice; absent when unknown.")] = None
     gpu_seconds_lost: Annotated[
         float | None, doc("GPUs x seconds from the signal to the first new step; absent when unknown.")
-    ] = msgspec.field(name="gpuSecondsLost", default=None)
+    ] = None
     saved_step: Annotated[int | None, doc("Step of the checkpoint that it resumes from.")] = None
     saved_bytes: Annotated[int | None, doc("Size of that checkpoint in bytes.")] = None
     save_seconds: Annotated[float | None, doc("Seconds that saving it took.")] = None
@@ -139,6 +140,7 @@ class RemediationStatus(msgspec.Struct, rename="camel", omit_defaults=True):
         list[Step], map_of("The steps that have happened, in the order in which they were seen.", "name")
     ] = []
     jobs: Annotated[list[JobRecord], map_of("Slurm jobs that the fault touched.", "cluster", "id")] = []
+    clusters: Annotated[list[str], doc("Slurm clusters (namespace/name) that knew the node when it was isolated.")] = []
     merged_faults: Annotated[list[str], doc("Keys of further faults found on the node meanwhile.")] = []
     replacement: Annotated[Replacement | None, doc("The spare that takes the node's place.")] = None
     rejected_spares: Annotated[list[str], doc("Spares that failed their checks.")] = []
@@ -151,6 +153,4 @@ class RemediationStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     resolved_at: Annotated[Moment | None, doc("When the incident was closed.")] = None
     conditions: Annotated[list[Condition], map_of("The state for programs and kubectl wait.", "type")] = []
     observed_generation: Annotated[int, doc("metadata.generation that this status speaks about.")] = 0
-    job_ids: Annotated[str, doc("Ids of the jobs, separated by commas, for the screen.")] = msgspec.field(
-        name="jobIDs", default=""
-    )
+    job_list: Annotated[str, doc("Ids of the jobs, separated by commas, for the screen.")] = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -48,10 +48,13 @@ class Store(Generic[V, T]):
         self._synced = asyncio.Event()
         self._blind_since: float | None = now()
         self._why = "not listed yet"
-        self._listeners: list[Callable[[Key], None]] = []
+        self._listeners: list[Callable[[Key, T | None, T | None], None]] = []
 
-    def on_change(self, listener: Callable[[Key], None]) -> None:
-        """``listener`` gets the key of every object that came, changed, went or became unreadable."""
+    def on_change(self, listener: Callable[[Key, T | None, T | None], None]) -> None:
+        """``listener`` gets (key, before, after) of every object that came, changed, went or became unreadable.
+
+        ``before`` is None for a new object, ``after`` for one that went or became unreadable.
+        """
         self._listeners.append(listener)
 
     # --- reading ------------------------------------------------------------------------------------------------
@@ -96,11 +99,17 @@ class Store(Generic[V, T]):
         """True once a whole listing has arrived."""
         return self._synced.is_set()
 
+    @property
+    def trouble(self) -> str:
+        """Why the watch is not open, "" while it is."""
+        return self._why
+
+    def find(self, name: str, namespace: str = "") -> T | None:
+        """Like :meth:`get` for bulk readers who have called :meth:`check`; None also for what cannot be read."""
+        return self._objects.get((namespace, name))
+
     async def wait_synced(self) -> None:
         await self._synced.wait()
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.all())
 
     # --- what the reflector does --------------------------------------------------------------------------------
 
@@ -138,29 +147,27 @@ class Store(Generic[V, T]):
             self._spoil(key, str(why))
             return
         self._seen(key)
-        before = self._objects.get(key)
         self._unreadable.pop(key, None)
-        self._drop(key)
+        before = self._drop(key)
         self._objects[key] = thing
         if self._index is not None:
             self._by_index.setdefault(self._index(thing), {})[key] = thing
         if before != thing:  # a listing repeats what is known; nobody needs to look at it again
-            self._tell(key)
+            self._tell(key, before, thing)
 
     def _spoil(self, key: Key, why: str) -> None:
         log.warning("object skipped: it cannot be read", kind=self.what, namespace=key[0], name=key[1], why=why)
         self._seen(key)
-        self._drop(key)
+        before = self._drop(key)
         self._unreadable[key] = why
-        self._tell(key)
+        self._tell(key, before, None)
 
     def _remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
             self._unreadable.pop(key, None)
-            self._drop(key)
-            self._tell(key)
+            self._tell(key, self._drop(key), None)
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: Key) -> T | None:
         thing = self._objects.pop(key, None)
         if thing is not None and self._index is not None:
             value = self._index(thing)
@@ -168,11 +175,12 @@ class Store(Generic[V, T]):
             rest.pop(key, None)
             if not rest:
                 self._by_index.pop(value, None)
+        return thing
 
     def _seen(self, key: Key) -> None:
         if self._listing is not None:
             self._listing.add(key)
 
-    def _tell(self, key: Key) -> None:
+    def _tell(self, key: Key, before: T | None, after: T | None) -> None:
         for listener in self._listeners:
-            listener(key)
+            listener(key, before, after)
