@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from everstep.core.errors import Unreachable
 from everstep.core.slurm_text import error_of
@@ -20,6 +21,12 @@ OUTPUT_LIMIT = 64 * 1024 * 1024
 ERROR_LIMIT = 64 * 1024
 # A client that finds no controller gives up by itself after 9 s; the callers of the gateway wait for 10 s.
 TIMEOUT_SECONDS = 8.0
+
+
+class Commands(Protocol):
+    """Whoever runs scontrol, squeue and scancel: the real programs, or a model of Slurm in tests."""
+
+    async def run(self, program: str, *arguments: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class SlurmCommands:
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",
         }
-        name = " ".join([program, *arguments[:1]])
+        name = " ".join([program, *[a for a in arguments if a[0] != "-"][:1]])
         try:
             process = await asyncio.create_subprocess_exec(
                 program,

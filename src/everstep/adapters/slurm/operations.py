@@ -6,12 +6,13 @@ The order of the steps was measured on Slurm 22.05, 24.11 and 26.05; see ``docs/
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from everstep.adapters.slurm.cli import SlurmCommands
-from everstep.adapters.slurm.reads import SlurmReads
+from everstep.adapters.slurm.cli import Commands
 from everstep.core.errors import Conflict, NotFound, Refused, RetryLater
 from everstep.core.scheduler_state import SlurmNode
 from everstep.core.slurm_text import JobRecord, relaunch_needs_pause
@@ -29,6 +30,16 @@ _CANCEL_TRIES = 20
 _CANCEL_PAUSE_SECONDS = 0.25
 
 
+class Reads(Protocol):
+    """The reads that operations need (:class:`everstep.adapters.slurm.reads.SlurmReads`, or a model in tests)."""
+
+    async def version(self) -> str: ...
+
+    async def job(self, job_id: str) -> JobRecord: ...
+
+    async def node(self, name: str) -> SlurmNode: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmOperations:
     """Typed operations on one Slurm cluster. Arguments are validated before (``everstep.core.slurm_names``).
@@ -36,8 +47,8 @@ class SlurmOperations:
     Every method raises RetryLater (Unreachable, Conflict) or FixTheRequest (NotFound, Refused).
     """
 
-    commands: SlurmCommands
-    reads: SlurmReads
+    commands: Commands
+    reads: Reads
     now: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
@@ -70,12 +81,11 @@ class SlurmOperations:
                 raise
 
     async def forget(self, node: str) -> None:
-        """Deletes the node's record; a node that Slurm does not know is fine, a busy one is a Conflict."""
-        try:
-            await self.reads.node(node)
+        """Deletes a dynamic node's record; a node that Slurm does not know is fine, a busy one is a Conflict."""
+        with contextlib.suppress(NotFound):
+            if "DYNAMIC_NORM" not in (await self.reads.node(node)).states:
+                raise Refused(f"node {node} stands in slurm.conf; only dynamic nodes can be forgotten")
             await self.commands.run("scontrol", "delete", f"nodename={node}")
-        except NotFound:
-            return
 
     async def requeue(self, job_id: str, restarts: int) -> None:
         """Requeues held. Every process gets SIGTERM at once, and SIGKILL after Slurm's KillWait."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from everstep.adapters.slurm.cli import SlurmCommands
+from everstep.adapters.slurm.cli import Commands
 from everstep.core.errors import NotFound
 from everstep.core.scheduler_state import SchedulerSnapshot, SlurmNode
 from everstep.core.slurm_text import JobRecord, job_format, parse_jobs, parse_nodes, parse_version
@@ -21,7 +22,7 @@ _VERSION_SECONDS = 60.0
 class SlurmReads:
     """Reads of one Slurm cluster; every method raises Unreachable when it could not be asked."""
 
-    commands: SlurmCommands
+    commands: Commands
     now: Callable[[], float] = time.time
     _version: str = field(default="", init=False)
     _version_at: float = field(default=float("-inf"), init=False)
@@ -50,18 +51,19 @@ class SlurmReads:
     async def job(self, job_id: str) -> JobRecord:
         """Raises NotFound when Slurm says that it does not know the id."""
         # squeue -j 17 also lists the elements of the array 17.
-        record = next((r for r in await self._jobs("-j", job_id) if r.job.id == job_id), None)
-        if record is None:
-            raise NotFound(f"Slurm does not know job {job_id}")
-        return record
+        with contextlib.suppress(NotFound):
+            for record in await self._jobs("-j", job_id):
+                if record.job.id == job_id:
+                    return record
+        raise NotFound(f"Slurm does not know job {job_id}")
 
     async def node(self, name: str) -> SlurmNode:
         """Raises NotFound when Slurm says that it does not know the node."""
-        nodes = parse_nodes(await self.commands.run("scontrol", "-a", "show", "node", name, "-d", "-o"))
-        node = next((n for n in nodes if n.name == name), None)
-        if node is None:
-            raise NotFound(f"Slurm does not know node {name}")
-        return node
+        with contextlib.suppress(NotFound):
+            for node in parse_nodes(await self.commands.run("scontrol", "-a", "show", "node", name, "-d", "-o")):
+                if node.name == name:
+                    return node
+        raise NotFound(f"Slurm does not know node {name}")
 
     async def _jobs(self, *selection: str) -> tuple[JobRecord, ...]:
         word = secrets.token_hex(8)
