@@ -1,4 +1,4 @@
-"""``everstep demo``: a GPU dies under a training job on a real cluster, and the job finishes as if nothing had happened."""
+"""``everstep demo``: a GPU dies under a training job on a real cluster, and the job finishes all the same."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _plain(text: str) -> str:
     return escape(text)
 
 
-def demo(  # noqa: PLR0913 - a command's parameters are its flags
+def demo(
     fault: Annotated[str, typer.Option(help="xid:CODE, or power (the machine just dies).")] = "xid:79",
     slurm: Annotated[str, typer.Option(help="Slurm release: 22.05, 24.11 or 26.05.")] = "24.11",
     report: Annotated[Path, typer.Option(help="Folder for report.json, report.html and timeline.png.")] = Path(

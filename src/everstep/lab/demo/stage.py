@@ -123,7 +123,7 @@ def heal_one(scene: Scene, options: DemoOptions, show: Show) -> Evidence:
     for name in ("train.py", "train.sbatch"):
         login.write(name, (EXAMPLES / name).read_text())
     reference = reference_run(login, options, show)
-    job = login.submit("train.sbatch", "--dir=run", f"--steps={options.wanted_steps}", *options.training)
+    job = login.submit("train.sbatch", f"--steps={options.wanted_steps}", *options.training)
     show.phase(f"{USER} submitted job {job} over SSH; waiting for real progress")
     until(
         f"job {job} reaches step {STEPS_BEFORE_FAULT}",
@@ -140,9 +140,9 @@ def heal_one(scene: Scene, options: DemoOptions, show: Show) -> Evidence:
 def reference_run(login: Login, options: DemoOptions, show: Show) -> dict[int, str]:
     """The same training without any interruption, as fast as it goes, on the login node; its loss by step."""
     show.phase("training the uninterrupted reference run")
-    login.run(
-        "python3", "train.py", "--local-ranks=2", "--dir=reference", f"--steps={options.wanted_steps}", timeout=180
-    )
+    python = f"python3 train.py --dir reference --steps {options.wanted_steps} --step-time 0"
+    one_rank = f"WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 {python}"
+    login.run("bash", "-c", f"RANK=1 {one_rank} & RANK=0 {one_rank} && wait $!", timeout=180)
     return read_losses(login.run("sh", "-c", "cat reference/losses/*.jsonl")).get(0, {})
 
 
@@ -194,7 +194,7 @@ def collect(
     """Asks every system for what it knows, once, at the end."""
     login = scene.login
     seen = login.job(job)
-    losses = read_losses(login.run("sh", "-c", "cat run/losses/*.jsonl"))
+    losses = read_losses(login.run("sh", "-c", f"cat runs/{int(job)}/losses/*.jsonl"))
     nodes = {}
     for name in filter(None, (fault.node, record.replacement)):
         states = frozenset(
@@ -229,7 +229,7 @@ def collect(
 def notices(scene: Scene, job: str, record: Record) -> tuple[str, ...]:
     """Where a message to the owner was really found."""
     found = []
-    if "everstep" in scene.login.run("sh", "-c", f"cat train-{int(job)}.out 2>/dev/null || true").lower():
+    if "everstep" in scene.login.run("sh", "-c", f"cat slurm-{int(job)}.out 2>/dev/null || true").lower():
         found.append("in the job's own output")
     if any(event.startswith("Notified") for event in scene.view.events_about(record.name)):
         found.append("as a Kubernetes Event")
