@@ -106,7 +106,8 @@ class Scheduler(Protocol):
         ...
 
     async def hold(self, cluster: str, job: str, restarts: int) -> None:
-        """Holds a running job, so that it stays held once Slurm requeues it because a node went down."""
+        """Holds a running job, so that it stays held once Slurm requeues it because a node went down; makes it
+        requeueable first. Only while its restart count equals ``restarts``."""
         ...
 
     async def clear_stale_allocation(self, cluster: str, job: str, restarts: int) -> None:

@@ -16,6 +16,7 @@ class Stage(StrEnum):
     """What the incident waits for now. Internal: clients read conditions."""
 
     PENDING = "Pending"
+    ADMITTED = "Admitted"
     ISOLATING = "Isolating"
     RECOVERING = "Recovering"
     VACATING = "Vacating"
@@ -84,6 +85,7 @@ class JobRecord:
         cluster: ``namespace/name`` of its SlurmCluster.
         restarts_before: Slurm's restart count when the fault was found; the guard of every request.
         restarts: restart count last seen.
+        guard: restart count for which the present stop is asked; grows only when a launch failed.
         nodes: nodes it held when found.
         gpus: GPUs it held in total; None when Slurm did not say.
         phase_since: when ``phase`` was entered.
@@ -109,6 +111,7 @@ class JobRecord:
     name: str
     restarts_before: int
     restarts: int
+    guard: int
     nodes: tuple[str, ...] = ()
     gpus: int | None = None
     phase: JobPhase = JobPhase.FOUND
@@ -198,6 +201,7 @@ class Status:
         since: when ``stage`` was entered.
         reason: the one plain sentence that log, event, condition and CLI show.
         admitted_at: when the fleet-wide admission let it start; None while Pending.
+        clusters: Slurm clusters that knew the node when it was isolated.
         merged_faults: keys of further faults on the node while the incident is open.
         left_alone: why the node may not be replaced; "" when it may.
         problem: why a person is called; the jobs are still brought back. "" when all is well.
@@ -213,6 +217,7 @@ class Status:
     admitted_at: float | None = None
     steps: tuple[Step, ...] = ()
     jobs: tuple[JobRecord, ...] = ()
+    clusters: tuple[str, ...] = ()
     merged_faults: tuple[str, ...] = ()
     replacement: Replacement | None = None
     rejected_spares: tuple[str, ...] = ()

@@ -1,0 +1,38 @@
+"""The legs of a heal, measured from the record alone."""
+
+from __future__ import annotations
+
+from everstep.core.remediation_status import Durations, JobPhase, Status, StepName
+
+
+def measure(status: Status) -> Durations:
+    """Every leg that both ends of which are known."""
+    at = {step.name: step.at for step in status.steps}
+
+    def leg(start: StepName, end: StepName) -> float | None:
+        return round(at[end] - at[start], 3) if start in at and end in at else None
+
+    healthy = [leg(StepName.DETECTED, end) for end in (StepName.VALIDATED, StepName.REPLACED)]
+    known = [h for h in healthy if h is not None]
+    return Durations(
+        isolate_s=leg(StepName.DETECTED, StepName.ISOLATED),
+        checkpoint_s=leg(StepName.SIGNALLED, StepName.CHECKPOINTED),
+        requeue_s=leg(StepName.CHECKPOINTED, StepName.REQUEUED),
+        replace_s=leg(StepName.CORDONED, StepName.REPLACED),
+        healthy_node_s=max(known) if len(known) == 2 else None,
+        resumed_s=leg(StepName.DETECTED, StepName.RESUMED),
+        overhead_s=_overhead(status, leg(StepName.DETECTED, StepName.RESUMED)),
+    )
+
+
+def _overhead(status: Status, resumed: float | None) -> float | None:
+    """``resumed_s`` less the slowest job's own save and load and Slurm's wait between release and start."""
+    jobs = [job for job in status.jobs if job.phase is JobPhase.RESUMED and job.resumed_at is not None]
+    if resumed is None or not jobs:
+        return None
+    job = max(jobs, key=lambda j: j.resumed_at or 0.0)
+    own = (job.save_seconds or 0.0) + (job.load_seconds or 0.0)
+    queued = 0.0
+    if job.started_at is not None and job.released_at is not None:
+        queued = max(0.0, job.started_at - job.released_at)
+    return round(max(0.0, resumed - own - queued), 3)
