@@ -34,7 +34,7 @@ _decoder = msgspec.json.Decoder(_Report)
 
 
 class SimulatedGpus:
-    """Reads ``{"boot_id", "sampled_at", "gpus": [{"index", "uuid", "serial", "pci", ...}]}``; more fields do no harm."""
+    """Reads ``{"boot_id", "sampled_at", "gpus": [{"index", "uuid", "serial", ...}]}``; more fields do no harm."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

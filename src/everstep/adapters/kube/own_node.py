@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
@@ -11,12 +12,21 @@ from everstep.adapters.kube.wire import ObjectMeta
 from everstep.api import meta, node_health
 from everstep.core.diagnosis import Diagnosis
 from everstep.core.errors import NotFound, Unreadable
-from everstep.core.health import Fault, Gpu
+from everstep.core.health import Fault, Gpu, Verdict
 
 MANAGER = "everstep-agent"
 LEASE_SECONDS = 40  # four missed renewals, as the kubelet's own node Lease
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
 _HEALTH = f"/apis/{meta.GROUP}/{meta.VERSION}/nodehealths/"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was last written: the diagnosis, its verdict, and since when (Unix seconds) that verdict stands."""
+
+    diagnosis: Diagnosis
+    verdict: Verdict
+    since: float
 
 
 class _Stored(msgspec.Struct):
@@ -33,7 +43,7 @@ class OwnNode:
         self._path = _HEALTH + node
         self._lease = _LEASES.format(namespace=lease_namespace, name=node)
 
-    async def stored(self) -> Diagnosis | None:
+    async def stored(self) -> Said | None:
         """What an earlier agent of this node wrote last; None when there is nothing.
 
         Raises:
@@ -49,7 +59,9 @@ class OwnNode:
             raise Unreadable(
                 f"NodeHealth/{self._node} cannot be understood ({why}); correct it, or delete it to start anew"
             ) from why
-        return None if found.status is None else _diagnosis(found.status)
+        if found.status is None:
+            return None
+        return Said(_diagnosis(found.status), found.status.verdict, _unix(found.status.since))
 
     async def publish(self, diagnosis: Diagnosis, since: float) -> None:
         """Writes the whole object in one request, which also makes it where it is missing.

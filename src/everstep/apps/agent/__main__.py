@@ -16,13 +16,13 @@ from everstep.adapters.gpu.boot import KernelBoot
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.adapters.gpu.simulated import SimulatedGpus
 from everstep.adapters.kube.connection import connect
-from everstep.adapters.kube.own_node import OwnNode
+from everstep.adapters.kube.own_node import OwnNode, Said
 from everstep.adapters.kube.verbs import Verbs
 from everstep.apps.agent.probes import serve_probes
 from everstep.apps.agent.publisher import Backoff, Heartbeat, Publisher
 from everstep.apps.agent.sources import GpuTask, KernelLogTask
 from everstep.apps.agent.state import State
-from everstep.core.diagnosis import Diagnosis, resumed
+from everstep.core.diagnosis import resumed
 from everstep.core.errors import EverstepError, RetryLater, Unreachable
 from everstep.core.fault_catalog import Catalog
 from everstep.core.health import Gpu
@@ -54,13 +54,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-async def _start(own: OwnNode, arguments: argparse.Namespace) -> Diagnosis:
-    """The stored diagnosis of this boot. Waits for the API server, because without it records would count twice."""
+async def _start(own: OwnNode, arguments: argparse.Namespace) -> tuple[Said | None, str]:
+    """What was said before, and this boot's id. Waits for the API server: without it records would count twice."""
     boot = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else KernelBoot()
     backoff = Backoff()
     while True:
         try:
-            return resumed(await own.stored(), boot.boot_id())
+            return await own.stored(), boot.boot_id()
         except RetryLater as why:
             log.warning("cannot start yet: %s", why)
             await backoff.wait()
@@ -74,12 +74,13 @@ async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
         ready = False
         if arguments.probe_port:
             await serve_probes(arguments.probe_port, lambda: ready)
-        state = State(await _start(own, arguments), time.time)
+        said, boot_id = await _start(own, arguments)
+        state = State(resumed(said.diagnosis if said else None, boot_id), time.time)
         reader = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else NoGpuReader()
         gpus = GpuTask(state, catalog, reader)
         await gpus.look()  # first, so that the first faults already carry the serial of their GPU
         kernel_log = KernelLogTask(state, catalog, arguments.kmsg, arguments.allow_injected)
-        publisher = Publisher(state, own)
+        publisher = Publisher(state, own, said)
         tasks.create_task(kernel_log.run())
         await kernel_log.tried.wait()  # nothing is said before every source was asked once
         tasks.create_task(gpus.run())

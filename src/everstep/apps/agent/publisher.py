@@ -8,6 +8,7 @@ import logging
 import random
 from typing import Protocol
 
+from everstep.adapters.kube.own_node import Said
 from everstep.apps.agent.state import State
 from everstep.core.diagnosis import Diagnosis
 from everstep.core.errors import EverstepError
@@ -45,9 +46,11 @@ class Backoff:
 class Publisher:
     """Writes NodeHealth whenever the diagnosis says something new; what failed is tried again until it is written."""
 
-    def __init__(self, state: State, api: Api, counts_every: float = COUNTS_EVERY) -> None:
+    def __init__(self, state: State, api: Api, said: Said | None = None, counts_every: float = COUNTS_EVERY) -> None:
         self._state = state
         self._api = api
+        self._verdict = said.verdict if said else None
+        self._since = said.since if said else 0.0
         self._counts_every = counts_every
         self.published = asyncio.Event()  # set once the first write has gone through
 
@@ -61,8 +64,11 @@ class Publisher:
                         await self._state.urgent.wait()
             self._state.changed.clear()
             self._state.urgent.clear()
+            diagnosis = self._state.diagnosis
+            if diagnosis.verdict is not self._verdict:
+                self._verdict, self._since = diagnosis.verdict, self._state.now()
             try:
-                await self._api.publish(self._state.diagnosis, self._state.since)
+                await self._api.publish(diagnosis, self._since)
             except EverstepError as why:
                 log.warning("NodeHealth not written, trying again: %s", why)
                 self._state.changed.set()
@@ -71,7 +77,7 @@ class Publisher:
             else:
                 backoff.reset()
                 self.published.set()
-                log.info("NodeHealth written: %s: %s", self._state.diagnosis.verdict, self._state.diagnosis.reason)
+                log.info("NodeHealth written: %s: %s", diagnosis.verdict, diagnosis.reason)
 
 
 class Heartbeat:

@@ -15,7 +15,6 @@ class State:
     def __init__(self, diagnosis: Diagnosis, now: Callable[[], float]) -> None:
         self.diagnosis = diagnosis
         self.now = now
-        self.since = now()
         self.changed = asyncio.Event()
         self.urgent = asyncio.Event()
         self.changed.set()
@@ -25,8 +24,6 @@ class State:
         """Takes a new diagnosis over; one that says nothing new wakes nobody."""
         before = self.diagnosis
         self.diagnosis = diagnosis
-        if diagnosis.verdict is not before.verdict:
-            self.since = self.now()
         if _said(diagnosis) == _said(before):
             return
         self.changed.set()
