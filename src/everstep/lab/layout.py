@@ -45,10 +45,11 @@ def labs_dir() -> Path:
 
 
 class LabConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; written once to `lab.json`.
+    """What was asked for.
 
     `nodes` GPU nodes in service, `spares` warm spares, `gpus` simulated GPUs on each, `slurm` the release whose image
-    the nodes hold (None: no Slurm image), `platform` whether Everstep's chart is installed.
+    the nodes hold (None: no Slurm image), `platform` whether Everstep's chart is installed, `repair_seconds` how long a
+    retired machine is away.
     """
 
     name: str = "lab"
@@ -58,6 +59,7 @@ class LabConfig(msgspec.Struct, frozen=True, kw_only=True):
     slurm: str | None = "24.11"
     pool: str = "main"
     platform: bool = True
+    repair_seconds: float = 60.0
 
     def check(self) -> None:
         """Raises LabError for a request that cannot work."""
@@ -80,6 +82,17 @@ class LabConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def all_nodes(self) -> list[str]:
         return [SYSTEM_NODE, *self.gpu_nodes]
+
+
+class LabPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for and what to make it of; written once to `lab.json`.
+
+    `binaries` is the folder that the Go build filled, `archives` the OCI archives of the images.
+    """
+
+    config: LabConfig
+    binaries: str
+    archives: list[str]
 
 
 @dataclass(frozen=True)
@@ -143,7 +156,7 @@ class LabLayout:
         return cls(name, labs_dir() / name)
 
     @property
-    def config_file(self) -> Path:
+    def plan_file(self) -> Path:
         return self.root / "lab.json"
 
     @property

@@ -1,0 +1,31 @@
+"""The command line: `everstep`. Every command's own module is loaded only when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from everstep.apps import inject_command, lab_commands
+
+app = typer.Typer(
+    name="everstep",
+    help="Self-healing GPU training: a GPU dies, and the training job goes on without anybody waking up.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.add_typer(lab_commands.app, name="lab")
+app.command("inject")(inject_command.inject)
+
+
+def main() -> None:
+    """Entry point of the console script: an error that people can act on is one line, never a traceback."""
+    from everstep.core.errors import EverstepError  # noqa: PLC0415 - `--help` must not wait for imports
+    from everstep.lab.errors import LabError  # noqa: PLC0415
+
+    try:
+        app()
+    except (LabError, EverstepError) as error:
+        print(f"everstep: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)

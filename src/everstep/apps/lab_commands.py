@@ -1,0 +1,165 @@
+"""`everstep lab`: a whole real cluster on this machine, with simulated GPUs."""
+
+# ruff: noqa: PLC0415 - each command imports what it needs, so that `--help` is quick
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from everstep.lab.cluster import Lab
+
+app = typer.Typer(help="A whole real Kubernetes on this machine, with simulated GPUs.", no_args_is_help=True)
+
+Name = Annotated[str | None, typer.Option("--name", help="Which lab; may be left out when there is only one.", envvar="EVERSTEP_LAB")]
+Node = Annotated[str, typer.Argument(help="A node, such as gpu-1.")]
+
+
+def _find(name: str | None) -> Lab:
+    from everstep.lab.cluster import Lab
+
+    return Lab.find(name)
+
+
+@app.command()
+def setup() -> None:
+    """Builds what a lab is made of: packages, Kubernetes, images. Does only what is missing."""
+    from everstep.lab.setup import ensure_all
+
+    ensure_all()
+
+
+@app.command()
+def up(
+    nodes: Annotated[int, typer.Option(help="GPU nodes in service.")] = 2,
+    spares: Annotated[int, typer.Option(help="Warm spares.")] = 1,
+    gpus: Annotated[int, typer.Option(help="Simulated GPUs on each node.")] = 2,
+    slurm: Annotated[str, typer.Option(help="Slurm release that the nodes hold: 22.05, 24.11 or 26.05.")] = "24.11",
+    name: Annotated[str, typer.Option(help="Name of the lab.")] = "lab",
+    platform: Annotated[bool, typer.Option(help="Install Everstep's chart on it.")] = True,
+) -> None:
+    """Brings a lab up: control plane, nodes, DNS, shared storage, and Everstep."""
+    from rich.console import Console
+
+    from everstep.lab.cluster import Lab
+    from everstep.lab.layout import LabConfig
+    from everstep.lab.setup import plan_lab
+
+    console = Console(stderr=True)
+    config = LabConfig(name=name, nodes=nodes, spares=spares, gpus=gpus, slurm=slurm, platform=platform)
+    config.check()
+    plan = plan_lab(config)
+    with console.status(f"starting lab {name}") as status:
+        lab = Lab.up(plan, lambda text: status.update(f"starting lab {name}: {text}"))
+    seconds = lab.state.timings["ready"]
+    console.print(f"lab {name} is up after {seconds:.1f} s: {len(config.all_nodes)} nodes ({', '.join(config.all_nodes)})")
+    console.print(f'  eval "$(everstep lab env --name {name})"   then kubectl and helm mean this lab', highlight=False)
+
+
+@app.command()
+def down(
+    name: Name = None, every: Annotated[bool, typer.Option("--all", help="All labs of this machine's user.")] = False
+) -> None:
+    """Ends a lab and leaves nothing of it. Works whatever became of it."""
+    from everstep.lab.cluster import remove
+    from everstep.lab.layout import existing_labs
+
+    names = existing_labs() if every else [name or _find(None).layout.name]
+    for one in names:
+        remove(one)
+        typer.echo(f"lab {one} is gone", err=True)
+
+
+@app.command()
+def status(name: Name = None, as_json: Annotated[bool, typer.Option("--json", help="The state as JSON.")] = False) -> None:
+    """What runs, what does not, and what went wrong. Exits 1 unless all of it is well."""
+    import msgspec
+
+    from everstep.lab.status import print_status
+
+    lab = _find(name)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(lab.state).decode() + "\n")
+    if not print_status(lab, quiet=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def machines(name: Name = None) -> None:
+    """The machines under the nodes and their GPUs."""
+    from everstep.lab.status import print_machines
+
+    print_machines(_find(name))
+
+
+@app.command()
+def env(name: Name = None) -> None:
+    """Prints what a shell evaluates so that kubectl and helm mean this lab."""
+    lab = _find(name)
+    for key, value in lab.environment.items():
+        path = f"{shlex.quote(lab.plan.binaries)}:$PATH" if key == "PATH" else shlex.quote(value)
+        typer.echo(f"export {key}={path}")
+
+
+@app.command()
+def logs(
+    node: Annotated[str, typer.Argument(help="A node, `ctl` (control plane) or `lab` (events and supervisor).")] = "lab",
+    daemon: Annotated[str | None, typer.Argument(help="One daemon of it, such as kubelet.")] = None,
+    name: Name = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
+) -> None:
+    """Shows logs of a node's daemons, of the control plane, or of the lab itself."""
+    from everstep.lab.status import log_files
+
+    files = [str(path) for path in log_files(_find(name).layout, node, daemon)]
+    os.execvp("tail", ["tail", "-n", "200", *(["-F"] if follow else []), *files])
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def exec(context: typer.Context, node: Node, name: Name = None) -> None:  # noqa: A001
+    """Runs a program inside a node: `everstep lab exec gpu-1 -- crictl ps`. A shell without one."""
+    lab = _find(name)
+    argv = lab.inside(node, *(context.args or ["bash"]))
+    os.environ["PATH"] = lab.environment["PATH"]
+    os.execvp(argv[0], argv)
+
+
+@app.command("power-off")
+def power_off(node: Node, name: Name = None) -> None:
+    """Cuts a node's power: every process on it is gone at once."""
+    _find(name).power_off(node)
+
+
+@app.command("power-on")
+def power_on(
+    node: Node, name: Name = None, wait: Annotated[bool, typer.Option(help="Until the node is Ready.")] = True
+) -> None:
+    """Boots a node."""
+    _find(name).power_on(node, wait=wait)
+
+
+@app.command()
+def cut(node: Node, name: Name = None) -> None:
+    """Pulls a node's network cable."""
+    _find(name).cut(node)
+
+
+@app.command()
+def restore(node: Node, name: Name = None) -> None:
+    """Puts a node's network cable back."""
+    _find(name).restore(node)
+
+
+@app.command("list")
+def list_labs() -> None:
+    """The labs there are."""
+    from everstep.lab.layout import LabLayout, existing_labs
+    from everstep.lab.state import read_state
+
+    states = {one: read_state(LabLayout.of(one)) for one in existing_labs()}
+    typer.echo(json.dumps({one: state.phase if state else "starting" for one, state in states.items()}))

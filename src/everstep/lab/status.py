@@ -1,0 +1,100 @@
+"""A lab on the terminal: what runs, what does not, what went wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from everstep.lab import networks
+from everstep.lab.cluster import Lab
+from everstep.lab.errors import LabError
+from everstep.lab.layout import CONTROL, LabLayout
+from everstep.lab.state import LabState, NodeState
+
+
+def troubles(lab: Lab) -> list[str]:
+    """Everything that is not as it should be now (what was mended since is not one); empty when all is well."""
+    state = lab.state
+    found = []
+    if not state.supervisor.alive:
+        found.append("the lab's supervisor is dead: no GPUs, no machine API, no new volumes; `everstep lab down` ends the lab")
+    if state.phase != "ready":
+        found.append(f"the lab is {state.phase}" + (f": {state.message}" if state.message else ""))
+    for name in [CONTROL, *lab.config.all_nodes]:
+        found += _node_troubles(name, state.nodes.get(name))
+    if CONTROL not in {name.removeprefix(f"ev-{lab.layout.name}-") for name in networks.namespaces_of(lab.layout.name)}:
+        found.append(f"the network namespace {lab.layout.netns()} is gone")
+    return found
+
+
+def _node_troubles(name: str, node: NodeState | None) -> list[str]:
+    if node is None:
+        return [f"{name} was never started"]
+    if node.power == "off":
+        return [f"{name} is off"]
+    if node.holder is None or not node.holder.alive:
+        return [f"{name} is dead although its power is on"]
+    dead = [f"{name}: {daemon} does not run" for daemon, its in node.daemons.items() if not its.running]
+    return dead + ([f"{name}: its network is cut"] if node.cable == "cut" else [])
+
+
+def print_status(lab: Lab, *, quiet: bool = False) -> bool:
+    """Prints the lab; returns whether all is well. `quiet` prints nothing."""
+    found = troubles(lab)
+    if not quiet:
+        console = Console()
+        console.print(_summary(lab, lab.state))
+        console.print(_table(lab.state))
+        for trouble in found:
+            console.print(f"[red]now[/]   {trouble}", highlight=False)
+        for problem in lab.state.problems[-10:]:
+            console.print(f"[yellow]once[/]  {problem}", highlight=False)
+    return not found
+
+
+def _summary(lab: Lab, state: LabState) -> str:
+    ready = state.timings.get("ready")
+    took = f", up after {ready:.1f} s" if ready else ""
+    return f"lab [bold]{lab.layout.name}[/] is {state.phase}{took}; directory {lab.layout.root}; API {lab.addresses.api}"
+
+
+def _table(state: LabState) -> Table:
+    table = Table("node", "power", "network", "boots", "daemons (unexpected ends)")
+    for name, node in state.nodes.items():
+        daemons = ", ".join(
+            f"{daemon}{'' if its.running else ' [red]dead[/]'}{f' ({its.exits})' if its.exits else ''}"
+            for daemon, its in node.daemons.items()
+        )
+        table.add_row(name, node.power, node.cable, str(node.boots), daemons)
+    return table
+
+
+def print_machines(lab: Lab) -> None:
+    """Prints the machines and their GPUs as the simulated hardware has them."""
+    table = Table("machine", "state", "pool", "GPU", "serial", "utilisation", "memory", "power", "temperature", "action")
+    with lab.hardware() as hardware:
+        for machine in hardware.status():
+            for gpu in machine.gpus or [None]:
+                cells = [] if gpu is None else [str(cell) for cell in _gpu_cells(gpu)]
+                table.add_row(machine.name, machine.state, machine.pool or "", *cells)
+    Console().print(table)
+
+
+def _gpu_cells(gpu: object) -> list[object]:
+    fields = ("index", "serial", "utilization_percent", "memory_used_mib", "power_watts", "temperature_c", "recovery_action")
+    return [getattr(gpu, field, "") for field in fields]
+
+
+def log_files(layout: LabLayout, node: str, daemon: str | None = None) -> list[Path]:
+    """The logs of a node's daemons, of `ctl`, or of `lab` itself. Raises LabError if there are none."""
+    if node == "lab":
+        files = [layout.events_file, layout.supervisor_log]
+    else:
+        folder = (layout.control if node == CONTROL else layout.node(node)) / "log"
+        files = sorted(folder.glob(f"{daemon or '*'}.log"))
+    files = [path for path in files if path.exists()]
+    if not files:
+        raise LabError(f"no logs of {node}{f' {daemon}' if daemon else ''} in lab {layout.name}")
+    return files
