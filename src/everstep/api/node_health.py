@@ -33,7 +33,7 @@ class Summary(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class LogPosition(msgspec.Struct, rename="camel", omit_defaults=True):
-    """How far the agent has read the kernel log of this boot; with the faults in one write, so that none counts twice."""
+    """How far the agent has read this boot's kernel log; one write with the faults, so that none counts twice."""
 
     sequence: Annotated[int, doc("Number of the last kernel record that was evidence; -1 before the first.")] = -1
     lost: Annotated[int, doc("Records that the kernel overwrote before they were read.")] = 0

@@ -84,6 +84,11 @@ class Store(Generic[V, T]):
         self.check()
         return list(self._objects.values())
 
+    def items(self) -> list[tuple[Key, T]]:
+        """Every readable object with its key. Raises Unreachable."""
+        self.check()
+        return list(self._objects.items())
+
     def indexed(self, value: Hashable) -> list[T]:
         """Readable objects whose index is ``value``. Raises Unreachable."""
         self.check()
