@@ -1,37 +1,38 @@
-"""Labels by which people forbid that a node is replaced."""
+"""Labels and annotations by which people forbid that a node is replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from everstep.core.cluster_state import NodeView, PodView
 
 
-def _matching(labels: Mapping[str, str], keys: Iterable[str]) -> str | None:
+def _matching(thing: NodeView | PodView, keys: Iterable[str]) -> str | None:
     for key in keys:
         name, has_value, value = key.partition("=")
-        if name in labels and (not has_value or labels[name] == value):
-            return f"{name}={labels[name]}"
+        for what, given in (("label", thing.labels), ("annotation", thing.annotations)):
+            if name in given and (not has_value or given[name] == value):
+                return f"{what} {name}={given[name]}"
     return None
 
 
 def forbidden_by(node: NodeView | None, pods: Iterable[PodView], keys: Iterable[str], *, node_dead: bool) -> str:
     """Why the node may not be replaced, in one sentence; "" when nothing forbids it.
 
-    A dead node has nothing left to disrupt: labels of its pods do not block, the label of the node itself does.
+    A dead node has nothing left to disrupt: marks on its pods do not block, a mark on the node itself does.
     """
     keys = tuple(keys)
-    if node and (label := _matching(node.labels, keys)):
-        return f"node {node.name} carries the label {label}"
+    if node and (mark := _matching(node, keys)):
+        return f"node {node.name} carries the {mark}"
     if node_dead:
         return ""
     for pod in pods:
-        if not pod.finished and (label := _matching(pod.labels, keys)):
-            return f"pod {pod.namespace}/{pod.name} carries the label {label}"
+        if not pod.finished and (mark := _matching(pod, keys)):
+            return f"pod {pod.namespace}/{pod.name} carries the {mark}"
     return ""
 
 
 def ignored_on_dead_node(pods: Iterable[PodView], keys: Iterable[str]) -> tuple[str, ...]:
     """The pods whose opt-out does not count because their node is dead; the record names them."""
     keys = tuple(keys)
-    return tuple(f"{p.namespace}/{p.name}" for p in pods if not p.finished and _matching(p.labels, keys))
+    return tuple(f"{p.namespace}/{p.name}" for p in pods if not p.finished and _matching(p, keys))
