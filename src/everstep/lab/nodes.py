@@ -204,8 +204,8 @@ def node_spec(parts: NodeParts, boot_id: str) -> dict[str, object]:
         ["-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"],
         ["mkdir", "/run/everstep"],
         ["--bind", str(layout.node_run(parts.node)), "/run/everstep"],
-        ["mkdir", "/run/everstep/shared"],
-        ["--bind", str(layout.shared), "/run/everstep/shared"],
+        ["mkdir", "/run/file-server"],
+        ["--bind", str(layout.shared), "/run/file-server"],
         ["--bind", str(root / "boot-id"), "/proc/sys/kernel/random/boot_id"],
     ]
     if Path("/etc/machine-id").exists():  # else the node's own /var/lib/dbus/machine-id is what counts

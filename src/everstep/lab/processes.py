@@ -50,16 +50,16 @@ async def run(
     return out.decode(errors="replace")
 
 
-def run_now(*argv: str, text: str | None = None, timeout: float = 60, check: bool = True) -> str:
+def run_now(*argv: str, text: str | None = None, seconds: float = 60, check: bool = True) -> str:
     """The same without an event loop; with `check` off a failure is an empty answer."""
     try:
         done = subprocess.run(
-            argv, input=text.encode() if text is not None else b"", capture_output=True, timeout=timeout, check=False
+            argv, input=text.encode() if text is not None else b"", capture_output=True, timeout=seconds, check=False
         )
     except FileNotFoundError as error:
         raise LabError(f"`{argv[0]}` is not installed: run `everstep lab setup`") from error
     except subprocess.TimeoutExpired as error:
-        raise _failure(argv, f"no end after {timeout:g} s", b"") from error
+        raise _failure(argv, f"no end after {seconds:g} s", b"") from error
     if done.returncode and check:
         raise _failure(argv, done.returncode, done.stderr or done.stdout)
     return done.stdout.decode(errors="replace") if not done.returncode else ""

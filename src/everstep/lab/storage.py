@@ -1,7 +1,7 @@
 """The lab's file server: a provisioner for the ReadWriteMany class `shared`, over a directory that every node mounts.
 
 It does what an NFS provisioner does: a claim gets a volume of its own (a folder that all nodes see under
-`/run/everstep/shared`), and a volume whose claim is gone is deleted with its folder.
+`/run/file-server`), and a volume whose claim is gone is deleted with its folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from everstep.lab.switchboard import Switchboard
 
 CLASS = "shared"
 PROVISIONER = "everstep.io/lab-file-server"
-_IN_NODES = Path("/run/everstep/shared")
+_IN_NODES = Path("/run/file-server")
 _PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 
 
