@@ -29,6 +29,9 @@ def admit(
         silent: nodes that fell silent together, so many that the network is the likelier culprit; else empty.
     """
     others = [r for r in fleet if r.name != me.name]
+    for other in others:
+        if other.spec.node == me.spec.node and not other.status.resolved and _first(other, me):
+            return Admission(False, f"it is part of {other.name}", duplicate_of=other.name)
     if me.status.stage is Stage.ADMITTED:
         return _confirm(me, others, policy)
     if silent:
@@ -53,6 +56,14 @@ def admit(
     if earlier >= policy.budget - len(holding):
         return Admission(False, f"{earlier} earlier incidents go first")
     return Admission(True, "the budget allows it")
+
+
+def _first(other: Remediation, me: Remediation) -> bool:
+    """Of two open incidents on one node, the one that began, else the older one, carries on."""
+    waiting = (Stage.PENDING, Stage.ADMITTED)
+    if other.status.stage not in waiting:
+        return True
+    return (other.created, other.name) < (me.created, me.name)
 
 
 def _confirm(me: Remediation, others: Sequence[Remediation], policy: Policy) -> Admission:

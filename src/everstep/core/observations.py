@@ -39,11 +39,13 @@ class Admission:
 
     Attributes:
         give_way: an Admitted incident must go back to Pending.
+        duplicate_of: another open incident on the same node that this one is part of; "" when there is none.
     """
 
     granted: bool
     reason: str = ""
     give_way: bool = False
+    duplicate_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Observed:
         slurm: one snapshot of each Slurm cluster; None when any could not be asked (``slurm_error`` says why).
         progress: by (cluster, job); a missing key means unknown, so far.
         spares: candidates by name, the taken one included.
+        refusal: the last error of an action of this incident, "" when the last ones went well.
         delivered: notices sent by this process and not yet in the record: key to error text, "" = delivered.
     """
 
@@ -68,6 +71,7 @@ class Observed:
     spares: Mapping[str, Spare] = field(default_factory=dict)
     operation: OperationSeen = field(default_factory=OperationSeen)
     admission: Admission = field(default_factory=lambda: Admission(True))
+    refusal: str = ""
     delivered: Mapping[str, str] = field(default_factory=dict)
 
     def slurm_nodes(self, name: str) -> tuple[tuple[str, SlurmNode], ...]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from everstep.core.actions import Action, LetGo, TellJob, TellPeople
 from everstep.core.closing import close
-from everstep.core.draft import Draft
+from everstep.core.draft import NODE_LOST, Draft
 from everstep.core.durations import measure
 from everstep.core.handover import hand_over
+from everstep.core.health import Verdict
 from everstep.core.isolation import forget_in_slurm, isolate, notice_cancellation, vacate
 from everstep.core.job_recovery import Sight, recover
 from everstep.core.job_steps import record_job_steps
@@ -100,6 +101,10 @@ def _pending(draft: Draft) -> Decision:
     status, node = draft.status, draft.spec.node
     if draft.remediation.deleting:
         return _resolve(draft, Outcome.CANCELLED, "a person deleted the record before anything was done")
+    if duplicate := draft.seen.admission.duplicate_of:
+        return _resolve(draft, Outcome.CANCELLED, f"the incident is part of {duplicate}")
+    if gone := _fault_gone(draft):
+        return _resolve(draft, Outcome.CANCELLED, gone)
     if draft.policy.mode is Mode.DRY_RUN:
         return _dry_run(draft)
     if not draft.seen.admission.granted:
@@ -107,6 +112,18 @@ def _pending(draft: Draft) -> Decision:
         return _decided(draft, f"node {node} waits for its turn: {draft.seen.admission.reason}", PENDING_EVERY)
     draft.status = replace(status, stage=Stage.ADMITTED, since=draft.now, admitted_at=draft.now)
     return _decided(draft, f"node {node} is about to be healed: {draft.seen.admission.reason}", 0.0)
+
+
+def _fault_gone(draft: Draft) -> str:
+    """Why nothing needs to be done any more, seen before anything was done; "" otherwise."""
+    node, report = draft.seen.node, draft.seen.report
+    if node is None or node.ready is not True or report is None or report.verdict is not Verdict.HEALTHY:
+        return ""
+    if report.boot_id != node.boot_id:
+        return ""  # the agent's word is older than the node's boot
+    if node.boot_id != draft.spec.boot_id or (draft.spec.faults[0].kind, draft.spec.faults[0].code) == NODE_LOST:
+        return f"node {node.name} came back healthy before anything was done"
+    return ""
 
 
 def _dry_run(draft: Draft) -> Decision:
@@ -119,6 +136,8 @@ def _dry_run(draft: Draft) -> Decision:
 
 def _admitted(draft: Draft) -> Decision:
     admission = draft.seen.admission
+    if admission.duplicate_of:
+        return _resolve(draft, Outcome.CANCELLED, f"the incident is part of {admission.duplicate_of}")
     if admission.give_way:
         draft.status = replace(draft.status, stage=Stage.PENDING, since=draft.now, admitted_at=None)
         return _decided(draft, f"node {draft.spec.node} waits for its turn: {admission.reason}", PENDING_EVERY)
@@ -279,6 +298,8 @@ def _sentence(draft: Draft) -> str:
     else:
         parts = [*draft.waits[:1], *jobs[:1]]
     halted = draft.status.problem or draft.status.cancelled or draft.status.left_alone
+    if draft.seen.refusal:
+        parts.append(f"the last request failed: {draft.seen.refusal}")
     return "; ".join(p for p in (halted, *parts) if p) or f"node {draft.spec.node} is being healed"
 
 
