@@ -1,0 +1,254 @@
+"""The agent's tasks on a fake API server: what is written, when, and what a crash or an outage loses (nothing)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from everstep.adapters.gpu.catalog_files import shipped_catalog
+from everstep.adapters.kube.own_node import Said
+from everstep.apps.agent.publisher import Heartbeat, Publisher
+from everstep.apps.agent.sources import GpuTask, KernelLogTask
+from everstep.apps.agent.state import State
+from everstep.core.diagnosis import Diagnosis, resumed
+from everstep.core.errors import Unreachable
+from everstep.core.health import Gpu, Verdict
+
+CATALOG = shipped_catalog()
+GPUS = (Gpu(0, "GPU-a", "s0", "0000:01:00"), Gpu(1, "GPU-b", "s1", "0000:02:00"))
+
+
+def xid_record(sequence: int, code: int = 79, priority: int = 4) -> str:
+    return f"{priority},{sequence},1,-;NVRM: Xid (PCI:0000:02:00): {code}, pid=1, name=a, text\n"
+
+
+class FakeApi:
+    """Keeps the last diagnosis, as NodeHealth does; can be down."""
+
+    def __init__(self) -> None:
+        self.stored: Said | None = None
+        self.writes: list[Diagnosis] = []
+        self.beats = 0
+        self.down = False
+
+    async def publish(self, diagnosis: Diagnosis, since: float) -> None:
+        await asyncio.sleep(0)
+        if self.down:
+            raise Unreachable("connection refused")
+        self.stored = Said(diagnosis, diagnosis.verdict, since)
+        self.writes.append(diagnosis)
+
+    async def beat(self) -> None:
+        if self.down:
+            raise Unreachable("connection refused")
+        self.beats += 1
+
+
+class FakeDriver:
+    def __init__(self, gpus: Sequence[Gpu] = GPUS) -> None:
+        self.answer: Sequence[Gpu] | Exception | None = gpus
+
+    async def gpus(self) -> Sequence[Gpu]:
+        if self.answer is None:
+            await asyncio.Event().wait()  # a driver that hangs
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        assert self.answer is not None
+        return self.answer
+
+
+@asynccontextmanager
+async def agent(kmsg: Path, api: FakeApi, driver: FakeDriver, boot_id: str = "boot-1") -> AsyncIterator[State]:
+    state = State(resumed(api.stored.diagnosis if api.stored else None, boot_id), time.time)
+    gpus = GpuTask(state, CATALOG, driver, period=0.02)
+    log = KernelLogTask(state, CATALOG, kmsg, allow_injected=False)
+    tasks = [asyncio.create_task(log.run())]
+    await gpus.look()
+    await log.tried.wait()
+    tasks += [asyncio.create_task(Publisher(state, api, api.stored, counts_every=0.2).run())]
+    tasks += [asyncio.create_task(gpus.run())]
+    try:
+        yield state
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def until(condition: Callable[[], bool], within: float = 5.0) -> None:
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def play(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@pytest.fixture
+def kmsg(tmp_path: Path) -> Path:
+    path = tmp_path / "kmsg"
+    path.write_text("5,0,1,-;Linux version 6.1\n")
+    return path
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as log:
+        log.write(text)
+
+
+def test_a_line_becomes_a_written_fault_within_the_promised_time(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            await until(lambda: len(api.writes) == 1)
+            assert api.writes[0].verdict is Verdict.HEALTHY
+            began = time.perf_counter()
+            append(kmsg, xid_record(1))
+            await until(lambda: api.writes[-1].verdict is Verdict.FAULTY)
+            assert time.perf_counter() - began < 0.5  # typically 5 ms; the limit allows for a busy machine
+            assert api.writes[-1].faults[0].key == "xid:79@s1"
+
+    play(scenario)
+
+
+def test_nothing_new_writes_nothing(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            await until(lambda: len(api.writes) == 1)
+            append(kmsg, "6,1,1,-;usb 1-1: new device\n" * 50)
+            await asyncio.sleep(0.3)
+            assert len(api.writes) == 1
+
+    play(scenario)
+
+
+def test_a_storm_costs_few_writes_and_counts_every_line(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            append(kmsg, "".join(xid_record(n, 95) for n in range(1, 5001)) + xid_record(5001, 79))
+            await until(lambda: bool(api.writes) and api.writes[-1].sequence == 5001)
+            counts = {fault.key: fault.count for fault in api.writes[-1].faults}
+            assert counts == {"xid:95@s1": 5000, "xid:79@s1": 1}
+            assert len(api.writes) < 12
+
+    play(scenario)
+
+
+def test_killed_at_any_moment_nothing_is_lost_or_counted_twice(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api, dice, written = FakeApi(), random.Random(7), 0
+        for _ in range(40):
+            async with agent(kmsg, api, FakeDriver()):
+                for _ in range(dice.randrange(4)):
+                    written += 1
+                    append(kmsg, xid_record(written, 95))
+                await asyncio.sleep(dice.random() * 0.02)
+        async with agent(kmsg, api, FakeDriver()):
+            await until(lambda: api.writes[-1].sequence == written)
+        assert api.writes[-1].faults[0].count == written
+
+    play(scenario)
+
+
+def test_what_the_api_server_missed_is_written_when_it_is_back(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            await until(lambda: len(api.writes) == 1)
+            api.down = True
+            append(kmsg, xid_record(1) + xid_record(2, 31))
+            await asyncio.sleep(0.3)
+            api.down = False
+            await until(lambda: len(api.writes[-1].faults) == 2)
+
+    play(scenario)
+
+
+def test_a_log_that_goes_and_comes_back(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            append(kmsg, xid_record(1, 95))
+            await until(lambda: bool(api.writes) and api.writes[-1].verdict is Verdict.FAULTY)
+            kept = kmsg.read_text()
+            kmsg.unlink()
+            await until(lambda: bool(api.writes[-1].broken))
+            assert api.writes[-1].verdict is Verdict.FAULTY
+            kmsg.write_text(kept + xid_record(2, 95))
+            await until(lambda: not api.writes[-1].broken and api.writes[-1].sequence == 2)
+            assert api.writes[-1].faults[0].count == 2
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("answer", [Unreachable("no driver"), None])
+def test_a_driver_that_fails_or_hangs_is_unknown(
+    kmsg: Path, monkeypatch: pytest.MonkeyPatch, answer: Exception | None
+) -> None:
+    monkeypatch.setattr("everstep.apps.agent.sources.GPU_DEADLINE", 0.05)
+
+    async def scenario() -> None:
+        api, driver = FakeApi(), FakeDriver()
+        driver.answer = answer
+        async with agent(kmsg, api, driver):
+            await until(lambda: bool(api.writes))
+            assert api.writes[0].verdict is Verdict.UNKNOWN
+            driver.answer = GPUS
+            await until(lambda: api.writes[-1].verdict is Verdict.HEALTHY)
+
+    play(scenario)
+
+
+def test_without_a_log_the_node_is_never_called_healthy(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(tmp_path / "missing", api, FakeDriver()):
+            await until(lambda: bool(api.writes))
+            assert [write.verdict for write in api.writes] == [Verdict.UNKNOWN]
+
+    play(scenario)
+
+
+def test_faults_clear_after_a_reboot_that_repaired(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            append(kmsg, xid_record(1))
+            await until(lambda: bool(api.writes) and api.writes[-1].verdict is Verdict.FAULTY)
+        since = api.stored.since if api.stored else 0.0
+        async with agent(kmsg, api, FakeDriver()):  # a restart alone changes nothing, not even since when
+            await asyncio.sleep(0.1)
+            assert api.stored is not None
+            assert (api.stored.verdict, api.stored.since) == (Verdict.FAULTY, since)
+        kmsg.write_text("5,0,1,-;Linux version 6.1\n")
+        async with agent(kmsg, api, FakeDriver(), boot_id="boot-2"):
+            await until(lambda: api.writes[-1].verdict is Verdict.HEALTHY)
+            assert api.writes[-1].faults == ()
+
+    play(scenario)
+
+
+def test_the_heart_beats_while_nothing_happens_and_recovers() -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        beating = asyncio.create_task(Heartbeat(api, period=0.01).run())
+        await until(lambda: api.beats >= 3)
+        api.down = True
+        await asyncio.sleep(0.05)
+        api.down, before = False, api.beats
+        await until(lambda: api.beats > before)
+        beating.cancel()
+
+    play(scenario)
