@@ -6,7 +6,7 @@ Pass means: what changed is seen, what vanished is deleted, the watch goes on, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 
 import httpx2
@@ -18,6 +18,7 @@ from everstep.adapters.kube.views import Node
 from everstep.testing.scripted_api import (
     GONE,
     Connection,
+    Reply,
     ScriptedApi,
     bookmark,
     event,
@@ -64,8 +65,8 @@ async def follow_until(
     return held(), store
 
 
-def stale_then(first: Callable[[Connection], Awaitable[None]], *, lasting: Callable[[Connection], Awaitable[None]]):
-    """Answers version 100 with ``first`` for ever, as a server that has compacted it does, and any other with ``lasting``."""
+def stale_then(first: Reply, *, lasting: Reply) -> Reply:
+    """Answers version 100 with ``first`` for ever, as a server that has compacted it does, any other with ``lasting``."""
 
     async def reply(connection: Connection) -> None:
         await (first if connection.query.get("resourceVersion") == "100" else lasting)(connection)

@@ -182,6 +182,11 @@ class Reflection(Generic[V]):
         """True when nothing more of the current watch may be read."""
         return self._over
 
+    @property
+    def listing(self) -> bool:
+        """True between two pages of one listing."""
+        return bool(self._token)
+
     def refused(self, status: int, retry_after: float | None = None) -> None:
         """The server answered with an error status; ``retry_after`` in seconds, as its header said."""
         if status == GONE:
