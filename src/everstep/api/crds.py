@@ -18,6 +18,7 @@ from everstep.api.node_health import NodeHealthStatus
 from everstep.api.remediation import RemediationSpec, RemediationStatus
 from everstep.api.remediation_policy import RemediationPolicySpec
 from everstep.api.schema import structural
+from everstep.api.slurm_cluster import SlurmClusterSpec, SlurmClusterStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,24 @@ KINDS: tuple[Kind, ...] = (
             AGE,
         ),
         rules=(("self.metadata.name == 'default'", "the policy in force is the one named default; name it so"),),
+    ),
+    Kind(
+        "SlurmCluster",
+        "slurmclusters",
+        "eslurm",
+        "A whole Slurm cluster on Kubernetes: nodes, partitions, users, storage, login.",
+        spec=SlurmClusterSpec,
+        status=SlurmClusterStatus,
+        namespaced=True,
+        columns=(
+            Column("Slurm", ".spec.slurmVersion"),
+            Column("Nodes", ".status.nodeSummary"),
+            Column("Login", ".status.login.endpoint"),
+            Column("Ready", ".status.conditions[?(@.type=='Ready')].status"),
+            AGE,
+            Column("Message", ".status.message"),
+        ),
+        rules=(("size(self.metadata.name) <= 40", "the name of a SlurmCluster has 40 characters at most"),),
     ),
 )
 
