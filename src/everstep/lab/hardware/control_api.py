@@ -73,6 +73,8 @@ class _Control:
         self._keep = keep
 
     async def status(self, _: Request) -> Response:
+        for machine in self._machines:
+            machine.observe()  # what was true at the last sample may be a second old
         return answer(
             200,
             [

@@ -74,6 +74,8 @@ def machine_api(machines: Machines, retirements: Retirements, token: str) -> Sta
         return guard
 
     async def list_machines(_: Request) -> Response:
+        for machine in machines:
+            machine.observe()  # what was true at the last sample may be a second old
         return answer(200, [MachineAnswer(m.name, str(m.record.state), m.boot_id) for m in machines])
 
     async def put_operation(request: Request) -> Response:

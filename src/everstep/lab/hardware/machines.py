@@ -103,6 +103,7 @@ class Machine:
         if not 0 <= index < len(self.gpus):
             have = f"GPUs 0 to {len(self.gpus) - 1}" if self.gpus else "no GPU"
             raise InvalidInput(f"{self.name} has no GPU {index}: it has {have}")
+        self.observe()
         if self.record.state is not MachineState.RUNNING:
             raise Conflict(f"{self.name} is {self.record.state}: power it on before breaking its GPU")
         gpu = self.gpus[index]
