@@ -1,0 +1,63 @@
+"""The third claim, against kill -9: whatever moment it hits, the next attempt resumes from something whole, no older.
+
+This does not test the loss of power: the page cache survives the death of a process.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from checkpoint_ranks import PROGRAMS, until
+
+from everstep_checkpoint import InvalidCheckpointError, verify
+
+KILLS = int(os.environ.get("EVERSTEP_FUZZ_KILLS", "40"))
+
+
+def sound_steps(directory: Path) -> list[int]:
+    found = []
+    for path in sorted(directory.glob("step_*")):
+        try:
+            found.append(verify(path).step)
+        except InvalidCheckpointError as error:
+            raise AssertionError(f"a checkpoint's name on something that is none: {error}") from error
+    return found
+
+
+def test_random_kills_never_cost_a_published_checkpoint(tmp_path: Path) -> None:
+    dice, newest, saves = random.Random(os.environ.get("EVERSTEP_FUZZ_SEED")), 0, 0
+    left_over = 0
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / "fuzzed.py"), str(tmp_path)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        assert first.strip().isdigit(), first + process.stdout.read()
+        assert int(first) == newest, "the next attempt must begin at the newest checkpoint"
+        until(lambda newest=newest: max(names(tmp_path), default=0) > newest, "one more checkpoint is published")
+        try:
+            process.wait(timeout=dice.uniform(0, 0.08))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        rest = process.communicate()[0]
+        assert process.returncode == -signal.SIGKILL, rest
+        steps = sound_steps(tmp_path)
+        assert steps, "nothing left to resume from"
+        assert steps[-1] > newest, "the newest checkpoint went back"
+        saves += steps[-1] - newest
+        newest = steps[-1]
+        assert len(steps) >= min(2, newest), "fewer than two left"
+        left_over += any(tmp_path.glob(".tmp-*")) or any(tmp_path.glob(".trash-*"))
+    assert left_over > KILLS / 10, f"only {left_over} of {KILLS} kills hit a save or a deletion: this tests nothing"
+    assert len(list(tmp_path.glob(".tmp-*"))) <= 1, "attempts do not clean up after dead ones"
+
+
+def names(directory: Path) -> list[int]:
+    return [int(path.name[5:]) for path in directory.glob("step_*")]
