@@ -1,0 +1,1 @@
+"""The controller: composition root of the engine; it holds no rules."""
