@@ -14,7 +14,7 @@ MEMORY_TOTAL_MIB = 81559  # what nvidia-smi shows for that model
 IDLE_WATTS, PEAK_WATTS = 70.0, 700.0  # the H100 SXM data sheet's limit, and what an idle one draws
 IDLE_CELSIUS, PEAK_CELSIUS = 31.0, 68.0
 CONTEXT_MIB = 520.0  # a CUDA context takes about this much before the first allocation
-BUSY_CORE_FRACTION = 0.5  # a process that keeps half a core busy is shown as a fully busy GPU
+BUSY_CORE_FRACTION = 0.3  # so much of one core shows as a fully busy GPU: lab jobs leave room for each other
 LOAD_LAG_SECONDS, POWER_LAG_SECONDS, HEAT_LAG_SECONDS = 0.7, 1.5, 12.0
 
 RECOVERY_ACTIONS = ("none", "drain", "reset", "reboot", "replace")  # mildest first

@@ -58,45 +58,56 @@ def operation_answer(record: OperationRecord) -> OperationAnswer:
     return OperationAnswer(record.id, record.machine, record.action, state, record.message)
 
 
-def machine_api(machines: Machines, retirements: Retirements, token: str) -> Starlette:
-    """The application; ``token`` is the one bearer token that opens it."""
+class _Api:
+    """The handlers; errors that they raise on purpose become answers in :func:`_guarded`."""
 
-    def guarded(handler: Handler) -> Handler:
-        async def guard(request: Request) -> Response:
-            given = request.headers.get("authorization", "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-                return problem(401, "unauthorized", "a valid bearer token is needed")
-            try:
-                return await handler(request)
-            except EverstepError as error:
-                return problem_of(error)
+    def __init__(self, machines: Machines, retirements: Retirements) -> None:
+        self._machines = machines
+        self._retirements = retirements
 
-        return guard
-
-    async def list_machines(_: Request) -> Response:
-        for machine in machines:
+    async def list_machines(self, _: Request) -> Response:
+        for machine in self._machines:
             machine.observe()  # what was true at the last sample may be a second old
-        return answer(200, [MachineAnswer(m.name, str(m.record.state), m.boot_id) for m in machines])
+        return answer(200, [MachineAnswer(m.name, str(m.record.state), m.boot_id) for m in self._machines])
 
-    async def put_operation(request: Request) -> Response:
+    async def put_operation(self, request: Request) -> Response:
         try:
             asked = msgspec.json.decode(await request.body(), type=OperationRequest)
         except msgspec.DecodeError as error:
             return problem(400, "invalid", f'the body must be {{"machine": ..., "action": "retire"}}: {error}')
-        operation = retirements.put(request.path_params["id"], asked.machine, asked.action)
+        operation = self._retirements.put(request.path_params["id"], asked.machine, asked.action)
         status = 202 if operation.phase is OperationPhase.ACCEPTED else 200
         return answer(status, operation_answer(operation))
 
-    async def get_operation(request: Request) -> Response:
+    async def get_operation(self, request: Request) -> Response:
         try:
-            return answer(200, operation_answer(retirements.get(request.path_params["id"])))
+            return answer(200, operation_answer(self._retirements.get(request.path_params["id"])))
         except NotFound as error:
             return problem(404, "unknownOperation", str(error))
 
+
+def _guarded(handler: Handler, token: str) -> Handler:
+    expected = f"Bearer {token}".encode()
+
+    async def guard(request: Request) -> Response:
+        given = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(given, expected):
+            return problem(401, "unauthorized", "a valid bearer token is needed")
+        try:
+            return await handler(request)
+        except EverstepError as error:
+            return problem_of(error)
+
+    return guard
+
+
+def machine_api(machines: Machines, retirements: Retirements, token: str) -> Starlette:
+    """The application; ``token`` is the one bearer token that opens it."""
+    api = _Api(machines, retirements)
     return Starlette(
         routes=[
-            Route("/v1/machines", guarded(list_machines), methods=["GET"]),
-            Route("/v1/operations/{id}", guarded(put_operation), methods=["PUT"]),
-            Route("/v1/operations/{id}", guarded(get_operation), methods=["GET"]),
+            Route("/v1/machines", _guarded(api.list_machines, token), methods=["GET"]),
+            Route("/v1/operations/{id}", _guarded(api.put_operation, token), methods=["PUT"]),
+            Route("/v1/operations/{id}", _guarded(api.get_operation, token), methods=["GET"]),
         ]
     )
