@@ -25,7 +25,6 @@ class Condition(msgspec.Struct, rename="camel", omit_defaults=True):
     reason: Annotated[str, doc("One word, for programs.")]
     message: Annotated[str, doc("One sentence, for people.")] = ""
     last_transition_time: Annotated[Moment | None, doc("When status last changed.")] = None
-    observed_generation: Annotated[int, doc("metadata.generation that this speaks about.")] = 0
 
 
 class Fault(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -152,5 +152,4 @@ class RemediationStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     durations: Annotated[Durations, doc("Legs of the heal in seconds.")] = msgspec.field(default_factory=Durations)
     resolved_at: Annotated[Moment | None, doc("When the incident was closed.")] = None
     conditions: Annotated[list[Condition], map_of("The state for programs and kubectl wait.", "type")] = []
-    observed_generation: Annotated[int, doc("metadata.generation that this status speaks about.")] = 0
     job_list: Annotated[str, doc("Ids of the jobs, separated by commas, for the screen.")] = ""

@@ -66,7 +66,7 @@ async def follow_until(
 
 
 def stale_then(first: Reply, *, lasting: Reply) -> Reply:
-    """Answers version 100 with ``first`` for ever, as a server that has compacted it does, any other with ``lasting``."""
+    """Answers version 100 with ``first`` for ever, as a server that has compacted it; any other with ``lasting``."""
 
     async def reply(connection: Connection) -> None:
         await (first if connection.query.get("resourceVersion") == "100" else lasting)(connection)

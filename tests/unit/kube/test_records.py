@@ -38,7 +38,7 @@ PAIRS = [
     (
         remediation_status.Status,
         remediation.RemediationStatus,
-        {"conditions", "observed_generation", "job_list"},
+        {"conditions", "job_list"},
     ),
 ]
 

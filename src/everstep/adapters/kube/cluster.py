@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from everstep.adapters.kube.caches import HEARTBEAT_NAMESPACE, NODES, Caches
-from everstep.adapters.kube.events import Recorder
+from everstep.adapters.kube.events import About, Recorder
 from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.kube.wire import ObjectMeta
 from everstep.core.cluster_state import (
@@ -24,6 +24,7 @@ from everstep.core.cluster_state import (
 from everstep.core.errors import Conflict, NotFound, Unreadable
 from everstep.core.health import NodeReport, Verdict
 
+WARNINGS = frozenset({"Detected"})  # the other steps are the heal going well
 WRITE_ATTEMPTS = 4  # a kubelet may write its node between our read and our write; reading again settles it
 
 
@@ -50,7 +51,12 @@ class KubeCluster:
     # --- reads: caches that are in sync, or Unreachable ---------------------------------------------------------
 
     async def nodes(self) -> Sequence[NodeView]:
-        return self._caches.nodes.all()
+        """Unreadable while any node cannot be read: whoever misses it in the list would take it for gone."""
+        nodes = self._caches.nodes.all()
+        if unreadable := self._caches.nodes.unreadable:
+            (_, name), why = next(iter(unreadable.items()))
+            raise Unreadable(f"node {name} cannot be read: {why}")
+        return nodes
 
     async def node(self, name: str) -> NodeView | None:
         return self._caches.nodes.get(name)
@@ -155,7 +161,20 @@ class KubeCluster:
         await self._change(node, leave)
 
     async def event(self, kind: str, name: str, reason: str, message: str, namespace: str = "") -> None:
-        await self._recorder.record(kind, name, reason, message, namespace)
+        about = About(kind, name, namespace, self._known_uid(kind, name))
+        await self._recorder.record(about, reason, message, reason in WARNINGS)
+
+    def _known_uid(self, kind: str, name: str) -> str:
+        """ "" where the caches do not tell, and the API server must be asked."""
+        match kind:
+            case "Node":
+                node = self._caches.nodes.find(name)
+                return node.uid if node else ""
+            case "Remediation":
+                incident = self._caches.remediations.find(name)
+                return incident.uid if incident else ""
+            case _:
+                return ""
 
     async def _change(self, node: str, decide: Callable[[NodeBody], Change | None]) -> None:
         """Read, decide, write under the version that was read; None: nothing is left to do. Raises Conflict."""

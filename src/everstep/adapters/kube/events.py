@@ -42,6 +42,16 @@ PLACES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class About:
+    """The object that an Event is about; "" for a uid that the caller does not know."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
 class Named(msgspec.Struct, frozen=True):
     metadata: ObjectMeta
 
@@ -52,31 +62,34 @@ class Recorder:
     def __init__(self, verbs: Verbs, component: str = COMPONENT) -> None:
         self._verbs, self._component = verbs, component
 
-    async def record(
-        self, kind: str, name: str, reason: str, message: str, namespace: str = "", warning: bool = False
-    ) -> None:
+    async def record(self, about: About, reason: str, message: str, warning: bool = False) -> None:
         """An object that does not exist gets no Event.
 
         Raises:
             InvalidInput: a kind that has no place here.
             RetryLater: the API server did not take it.
         """
-        place = PLACES.get(kind)
+        place = PLACES.get(about.kind)
         if place is None:
-            raise InvalidInput(f"no Event can be written about a {kind}; known are {', '.join(PLACES)}")
-        try:
-            found = await self._verbs.get(place.path(name, namespace), Named)
-        except NotFound:
-            log.info("no event: the object does not exist", kind=kind, name=name, reason=reason)
+            raise InvalidInput(f"no Event can be written about a {about.kind}; known are {', '.join(PLACES)}")
+        uid = about.uid or await self._uid(place, about)
+        if not uid:
+            log.info("no event: the object does not exist", kind=about.kind, name=about.name, reason=reason)
             return
-        about = {
+        reference = {
             "apiVersion": place.api_version,
-            "kind": kind,
-            "name": name,
-            "uid": found.metadata.uid,
-            **({"namespace": namespace} if namespace else {}),
+            "kind": about.kind,
+            "name": about.name,
+            "uid": uid,  # kubectl describe finds Events by it
+            **({"namespace": about.namespace} if about.namespace else {}),
         }
-        await self._write(about, namespace or NOWHERE, reason, message[:MESSAGE_LIMIT], warning)
+        await self._write(reference, about.namespace or NOWHERE, reason, message[:MESSAGE_LIMIT], warning)
+
+    async def _uid(self, place: Place, about: About) -> str:
+        try:
+            return (await self._verbs.get(place.path(about.name, about.namespace), Named)).metadata.uid
+        except NotFound:
+            return ""
 
     async def _write(self, about: dict[str, str], namespace: str, reason: str, message: str, warning: bool) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

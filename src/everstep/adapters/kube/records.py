@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from everstep.adapters.kube.mirror import to_api, to_core
+from everstep.adapters.kube.mirror import moment, to_api, to_core
 from everstep.adapters.kube.views import seconds
 from everstep.adapters.kube.wire import ObjectMeta
-from everstep.api.meta import API_VERSION
+from everstep.api.meta import API_VERSION, Condition
 from everstep.api.remediation import RemediationSpec, RemediationStatus
 from everstep.api.remediation_policy import ActionName, RemediationPolicySpec
 from everstep.api.remediation_policy import Mode as WireMode
+from everstep.core.conditions import Condition as CoreCondition
+from everstep.core.conditions import conditions
 from everstep.core.errors import Unreadable
 from everstep.core.policy import Mode, Policy
 from everstep.core.remediation_status import Remediation, Spec, Status
@@ -75,7 +77,12 @@ def new_body(name: str, spec: Spec) -> dict[str, object]:
 
 def status_body(remediation: Remediation, status: Status) -> dict[str, object]:
     """The whole object for its status subresource, under the version that was read."""
-    wire = to_api(status, RemediationStatus, job_list=",".join(job.id for job in status.jobs))
+    wire = to_api(
+        status,
+        RemediationStatus,
+        job_list=",".join(job.id for job in status.jobs),
+        conditions=[_condition(each) for each in conditions(status)],
+    )
     return {
         "apiVersion": API_VERSION,
         "kind": "Remediation",
@@ -83,6 +90,10 @@ def status_body(remediation: Remediation, status: Status) -> dict[str, object]:
         "spec": to_api(remediation.spec, RemediationSpec),
         "status": wire,
     }
+
+
+def _condition(said: CoreCondition) -> Condition:
+    return Condition(said.type, said.status, said.reason, said.message, moment(said.since) if said.since else None)
 
 
 def policy_of(found: PolicyObject) -> Policy:

@@ -100,7 +100,7 @@ def seconds(moment: datetime | None) -> float:
 
 
 def node_view(node: Node) -> NodeView:
-    """``ready`` is None when the condition is missing or Unknown; a GPU count that is no number raises Unreadable."""
+    """``ready`` is None when the condition is missing or Unknown."""
     said = {condition.type: condition.status for condition in node.status.conditions}
     return NodeView(
         name=node.metadata.name,
@@ -119,11 +119,9 @@ def node_view(node: Node) -> NodeView:
 
 
 def _count(resources: dict[str, str]) -> int:
+    """0 for a quantity that is no whole number: a node whose GPUs cannot be counted offers none."""
     quantity = resources.get(GPU_RESOURCE, "0")
-    try:
-        return int(quantity)
-    except ValueError as why:
-        raise Unreadable(f"{GPU_RESOURCE} is {quantity!r}, which is no count of GPUs") from why
+    return int(quantity) if quantity.isdecimal() else 0
 
 
 def pod_view(pod: Pod) -> PodView:
