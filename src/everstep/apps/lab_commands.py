@@ -1,6 +1,6 @@
 """`everstep lab`: a whole real cluster on this machine, with simulated GPUs."""
 
-# ruff: noqa: PLC0415 - each command imports what it needs, so that `--help` is quick
+# ruff: noqa: PLC0415, S606 - each command imports what it needs, so that `--help` is quick
 from __future__ import annotations
 
 import json
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="A whole real Kubernetes on this machine, with simulated GPUs.", no_args_is_help=True)
 
-Name = Annotated[str | None, typer.Option("--name", help="Which lab; may be left out when there is only one.", envvar="EVERSTEP_LAB")]
+_NAME = typer.Option("--name", help="Which lab; may be left out when there is only one.", envvar="EVERSTEP_LAB")
+Name = Annotated[str | None, _NAME]
 Node = Annotated[str, typer.Argument(help="A node, such as gpu-1.")]
 
 
@@ -57,7 +58,7 @@ def up(
     with console.status(f"starting lab {name}") as status:
         lab = Lab.up(plan, lambda text: status.update(f"starting lab {name}: {text}"))
     seconds = lab.state.timings["ready"]
-    console.print(f"lab {name} is up after {seconds:.1f} s: {len(config.all_nodes)} nodes ({', '.join(config.all_nodes)})")
+    console.print(f"lab {name} is up after {seconds:.1f} s: {', '.join(config.all_nodes)}", highlight=False)
     console.print(f'  eval "$(everstep lab env --name {name})"   then kubectl and helm mean this lab', highlight=False)
 
 
@@ -76,7 +77,9 @@ def down(
 
 
 @app.command()
-def status(name: Name = None, as_json: Annotated[bool, typer.Option("--json", help="The state as JSON.")] = False) -> None:
+def status(
+    name: Name = None, as_json: Annotated[bool, typer.Option("--json", help="The state as JSON.")] = False
+) -> None:
     """What runs, what does not, and what went wrong. Exits 1 unless all of it is well."""
     import msgspec
 
@@ -108,7 +111,7 @@ def env(name: Name = None) -> None:
 
 @app.command()
 def logs(
-    node: Annotated[str, typer.Argument(help="A node, `ctl` (control plane) or `lab` (events and supervisor).")] = "lab",
+    node: Annotated[str, typer.Argument(help="A node, `ctl` (control plane) or `lab` itself.")] = "lab",
     daemon: Annotated[str | None, typer.Argument(help="One daemon of it, such as kubelet.")] = None,
     name: Name = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")] = False,
@@ -121,7 +124,7 @@ def logs(
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def exec(context: typer.Context, node: Node, name: Name = None) -> None:  # noqa: A001
+def exec(context: typer.Context, node: Node, name: Name = None) -> None:
     """Runs a program inside a node: `everstep lab exec gpu-1 -- crictl ps`. A shell without one."""
     lab = _find(name)
     argv = lab.inside(node, *(context.args or ["bash"]))

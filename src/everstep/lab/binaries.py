@@ -32,7 +32,7 @@ def sources() -> Path:
     """`kubernetes/` of this checkout. Raises LabError for an installed package: it has no Go modules to build."""
     folder = Path(__file__).resolve().parents[3] / "kubernetes"
     if not (folder / "go.mod").is_file():
-        raise LabError("Kubernetes is built from a checkout of Everstep; run this from one (`uv sync` makes it editable)")
+        raise LabError("Kubernetes is built from a checkout of Everstep: run this from one (`uv sync` in it)")
     return folder
 
 
@@ -88,18 +88,22 @@ def _build(target: Path, log: Path, report: Report) -> None:
     folder = sources()
     report("looking for Go")
     environment = {
-        **os.environ, "GOBIN": str(target), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-trimpath -buildvcs=false",
+        **os.environ, "GOBIN": str(target), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local",
+        "GOFLAGS": "-trimpath -buildvcs=false",
     }  # fmt: skip
     go = _go(_wanted_go(folder), log)
     report("counting packages (downloads the modules)")
     with log.open("wb") as output:
+        counting = [*go, "list", "-deps", "tool", "./coredns"]
         counted = subprocess.run(
-            [*go, "list", "-deps", "tool", "./coredns"], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=output
+            counting, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=output, check=False
         )
         _check(counted.returncode, log)
         total, compiled, started = len(set(counted.stdout.split())), 0, time.monotonic()
         command = [*go, "install", "-v", f"-ldflags={_build_flags(folder)}", "tool", "./coredns"]
-        with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as build:
+        with subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ) as build:
             assert build.stdout is not None
             for line in build.stdout:
                 output.write(line)

@@ -25,8 +25,8 @@ from everstep.lab import networks, processes
 from everstep.lab.errors import LabError
 from everstep.lab.hardware.client import HardwareClient
 from everstep.lab.layout import (
-    COVERED,
     CONTROL,
+    COVERED,
     Addresses,
     LabConfig,
     LabLayout,

@@ -28,11 +28,10 @@ _KEPT = 2  # stores kept beside those in use: the last ones, so that a change an
 
 
 def _key(archives: Sequence[Path]) -> str:
-    """Archives are written once under a name that carries their content's hash, so path, size and time name content."""
+    """Archives are written once under a name that carries their content's hash, so path and size name the content."""
     digest = hashlib.sha256(b"store 2")
     for archive in sorted(path.resolve() for path in archives):
-        facts = archive.stat()
-        digest.update(f"{archive} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+        digest.update(f"{archive} {archive.stat().st_size}\n".encode())
     return digest.hexdigest()[:16]
 
 
@@ -84,9 +83,7 @@ async def _import(archives: Sequence[Path], binaries: Path, store: Path) -> None
     root = store / "root"
     with tempfile.TemporaryDirectory(prefix="everstep-import-") as scratch:
         socket, log = f"{scratch}/socket", store / "import.log"
-        Path(f"{scratch}/config.toml").write_text(
-            f'version = 3\nroot = "{root}"\nstate = "{scratch}/run"\n[grpc]\n  address = "{socket}"\n'
-        )
+        _write_config(Path(scratch), root, socket)
         with log.open("wb") as output:
             daemon = await asyncio.create_subprocess_exec(
                 "unshare", "--mount", "--propagation", "private",
@@ -103,6 +100,12 @@ async def _import(archives: Sequence[Path], binaries: Path, store: Path) -> None
             with contextlib.suppress(ProcessLookupError):
                 daemon.terminate()
             await daemon.wait()
+
+
+def _write_config(scratch: Path, root: Path, socket: str) -> None:
+    (scratch / "config.toml").write_text(
+        f'version = 3\nroot = "{root}"\nstate = "{scratch}/run"\n[grpc]\n  address = "{socket}"\n'
+    )
 
 
 async def _until_answers(*argv: str, log: Path) -> None:

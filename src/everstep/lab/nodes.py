@@ -119,7 +119,7 @@ def _kubelet(parts: NodeParts, taints: list[dict[str, str]]) -> dict[str, object
         "localStorageCapacityIsolation": False,
         "volumePluginDir": str(parts.root / "plugins"),
         "maxPods": NODE_MAX_PODS,
-        # A GPU that comes or breaks shows on the Node within a second, not after the usual ten; measured, it costs nothing.
+        # A GPU that comes or breaks shows on the Node within a second, not after the usual ten; that costs nothing.
         "nodeStatusUpdateFrequency": "1s",
         "nodeStatusReportFrequency": "1m",
         "registerWithTaints": taints,
@@ -222,7 +222,7 @@ def control_spec(layout: LabLayout, addresses: Addresses, binaries: Path) -> dic
 
 
 async def boot(
-    layout: LabLayout, node: str, spec: dict[str, object], log: Path, held: int
+    layout: LabLayout, node: str, spec: dict[str, object], log: Path, held: int | None
 ) -> asyncio.subprocess.Process:
     """Starts init.py in new namespaces; its stdout tells what becomes of the daemons.
 
@@ -235,7 +235,8 @@ async def boot(
     with log.open("ab") as errors:
         return await asyncio.create_subprocess_exec(
             "nsenter", f"--net=/run/netns/{layout.netns(node)}",
-            "unshare", "--mount", "--propagation", "private", "--uts", "--pid", "--mount-proc", "--fork", "--kill-child",
+            "unshare", "--mount", "--propagation", "private", "--uts",
+            "--pid", "--mount-proc", "--fork", "--kill-child",
             sys.executable, "-I", "-S", str(_INIT), str(path),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -45,7 +45,8 @@ async def create_pki(layout: LabLayout, addresses: Addresses) -> None:
         run(*request, *_KEY, "-extensions", "authority", "-subj", f"/CN=everstep-lab-{layout.name}",
             "-keyout", str(pki / "ca.key"), "-out", str(pki / "ca.crt")),
         # SEC 1 form: Kubernetes reads no PKCS #8 here
-        run("openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(pki / "service-accounts.key")),
+        run("openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout",
+            "-out", str(pki / "service-accounts.key")),
     )  # fmt: skip
     names = ["kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"]
     server = [*(f"DNS:{name}" for name in names), *(f"IP:{ip}" for ip in (addresses.gateway, SERVICE_KUBERNETES))]

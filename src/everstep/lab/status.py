@@ -10,6 +10,7 @@ from rich.table import Table
 from everstep.lab import networks
 from everstep.lab.cluster import Lab
 from everstep.lab.errors import LabError
+from everstep.lab.hardware.gpus import GpuReading
 from everstep.lab.layout import CONTROL, LabLayout
 from everstep.lab.state import LabState, NodeState
 
@@ -19,7 +20,9 @@ def troubles(lab: Lab) -> list[str]:
     state = lab.state
     found = []
     if not state.supervisor.alive:
-        found.append("the lab's supervisor is dead: no GPUs, no machine API, no new volumes; `everstep lab down` ends the lab")
+        found.append(
+            "the lab's supervisor is dead: no GPUs, no machine API, no new volumes; end it with `everstep lab down`"
+        )
     if state.phase != "ready":
         found.append(f"the lab is {state.phase}" + (f": {state.message}" if state.message else ""))
     for name in [CONTROL, *lab.config.all_nodes]:
@@ -57,7 +60,8 @@ def print_status(lab: Lab, *, quiet: bool = False) -> bool:
 def _summary(lab: Lab, state: LabState) -> str:
     ready = state.timings.get("ready")
     took = f", up after {ready:.1f} s" if ready else ""
-    return f"lab [bold]{lab.layout.name}[/] is {state.phase}{took}; directory {lab.layout.root}; API {lab.addresses.api}"
+    api = lab.addresses.api if state.index is not None else "not started"
+    return f"lab [bold]{lab.layout.name}[/] is {state.phase}{took}; directory {lab.layout.root}; API {api}"
 
 
 def _table(state: LabState) -> Table:
@@ -73,18 +77,25 @@ def _table(state: LabState) -> Table:
 
 def print_machines(lab: Lab) -> None:
     """Prints the machines and their GPUs as the simulated hardware has them."""
-    table = Table("machine", "state", "pool", "GPU", "serial", "utilisation", "memory", "power", "temperature", "action")
+    table = Table("machine", "state", "pool", "GPU", "serial", "busy", "memory", "power", "temp", "action")
     with lab.hardware() as hardware:
         for machine in hardware.status():
-            for gpu in machine.gpus or [None]:
-                cells = [] if gpu is None else [str(cell) for cell in _gpu_cells(gpu)]
-                table.add_row(machine.name, machine.state, machine.pool or "", *cells)
+            whose = (machine.name, machine.state, machine.pool or "")
+            for gpu in machine.gpus:
+                table.add_row(*whose, *_gpu_cells(gpu))
+            if not machine.gpus:
+                table.add_row(*whose)
     Console().print(table)
 
 
-def _gpu_cells(gpu: object) -> list[object]:
-    fields = ("index", "serial", "utilization_percent", "memory_used_mib", "power_watts", "temperature_c", "recovery_action")
-    return [getattr(gpu, field, "") for field in fields]
+def _gpu_cells(gpu: GpuReading) -> list[str]:
+    gauges = [
+        f"{gpu.utilization_percent} %",
+        f"{gpu.memory_used_mib} MiB",
+        f"{gpu.power_watts:.0f} W",
+        f"{gpu.temperature_c} °C",
+    ]
+    return [str(gpu.index), gpu.serial, *gauges, "lost" if gpu.lost else gpu.recovery_action]
 
 
 def log_files(layout: LabLayout, node: str, daemon: str | None = None) -> list[Path]:

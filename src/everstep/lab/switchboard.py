@@ -18,7 +18,6 @@ from everstep.lab.nodes import NodeParts
 from everstep.lab.pki import create_certificate, write_kubeconfig
 from everstep.lab.state import DaemonState, LabState, NodeState, ProcessId, append_event, write_state
 
-
 _HOPELESS = 3  # unexpected ends of a daemon before the lab is up: it will not work the next time either
 
 
@@ -194,7 +193,8 @@ class Switchboard:
                 state.running, state.exits, state.last_exit = False, state.exits + 1, int(str(message["code"]))
                 self.problem(f"{node}: {daemon} ended ({message['code']}) and is started again")
                 if state.exits >= _HOPELESS and self.state.phase == "starting":
-                    self.broken.put_nowait(f"{node}: {daemon} ended {state.exits} times; see `everstep lab logs {node} {daemon}`")
+                    logs = f"everstep lab logs {node} {daemon} --name {self.layout.name}"
+                    self.broken.put_nowait(f"{node}: {daemon} ended {state.exits} times; see `{logs}`")
 
     def _node(self, node: str) -> NodeState:
         return self.state.nodes.setdefault(node, NodeState())

@@ -1,0 +1,31 @@
+# Every target does its own set-up: a Debian 12 or 13 with root or sudo is enough.
+# What a lab needs is built once and cached in $EVERSTEP_CACHE (~/.cache/everstep).
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
+RUN := .venv/bin
+
+.PHONY: demo test check lab down setup clean
+
+demo: setup ## a GPU dies under a training job on a real cluster, and the job goes on
+	$(SUDO) $(RUN)/everstep demo $(ARGS)
+
+test: setup ## every test: unit, contract, crash, lab
+	$(SUDO) $(RUN)/pytest $(ARGS)
+
+check: ## style, types, the direction of imports
+	$(SUDO) scripts/setup python
+	$(RUN)/ruff check
+	$(RUN)/ruff format --check
+	$(RUN)/mypy
+	$(RUN)/lint-imports
+
+lab: setup ## a lab to play with; `make down` ends it
+	$(SUDO) $(RUN)/everstep lab up $(ARGS)
+
+down:
+	$(SUDO) $(RUN)/everstep lab down --all
+
+setup:
+	@$(SUDO) scripts/setup
+
+clean: down
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
