@@ -1,0 +1,1 @@
+"""What runs first in each container of a Slurm cluster: puts keys in place, then becomes the daemon."""

@@ -1,0 +1,94 @@
+"""Before a worker's pod stops: no new work, its jobs requeued, every task told by SIGTERM and waited for.
+
+Runs as the pod's preStop hook. slurmd itself would end at once and take its tasks with it, unsaved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+
+from everstep.adapters.slurm.operations import SlurmOperations
+from everstep.adapters.slurm.reads import SlurmReads
+from everstep.apps.slurm_pod.layout import WorkerPod
+from everstep.apps.slurm_pod.worker import slurm, task_pids
+from everstep.core.errors import EverstepError, NotFound, Refused, RetryLater
+from everstep.core.scheduler_state import SlurmJob
+from everstep.core.slurm_conf import KILL_WAIT_SECONDS
+from everstep.core.slurm_worker import STOPPING
+
+log = logging.getLogger(__name__)
+_ASK_SECONDS = 15.0  # then the tasks are told by this process itself
+_PAUSE = 0.25
+
+
+def run() -> None:
+    """Returns once no task runs here any more, or after the grace that Slurm gives too."""
+    asyncio.run(_leave(WorkerPod.from_environment().node))
+
+
+async def _leave(node: str) -> None:
+    deadline = time.monotonic() + KILL_WAIT_SECONDS
+    try:
+        async with asyncio.timeout(_ASK_SECONDS):
+            requeued = await _requeue_all(node)
+    except (EverstepError, TimeoutError) as why:
+        log.warning("Slurm could not be asked to requeue the jobs (%s); their tasks are told to stop", why)
+        requeued = []
+        _signal_tasks()
+    while any(task_pids().values()) and time.monotonic() < deadline:  # noqa: ASYNC110 - processes send no event
+        await asyncio.sleep(_PAUSE)
+    for job in requeued:
+        await _start_soon(job)
+
+
+async def _requeue_all(node: str) -> list[SlurmJob]:
+    commands = slurm()
+    reads = SlurmReads(commands)
+    while True:
+        try:
+            with contextlib.suppress(NotFound):
+                await SlurmOperations(commands, reads).drain(node, STOPPING)
+            snapshot = await reads.snapshot("here/here")
+            break
+        except RetryLater as why:
+            log.warning("Slurm does not answer yet: %s", why)
+            await asyncio.sleep(_PAUSE)
+    # What completes already has been told to stop, by somebody who knows why.
+    jobs = [job for job in snapshot.jobs_on(node) if job.state != "COMPLETING"]
+    for job in jobs:
+        await _requeue(job)
+    return jobs
+
+
+async def _requeue(job: SlurmJob) -> None:
+    commands = slurm()
+    try:
+        if job.batch and not job.requeue:
+            await commands.run("scontrol", "update", f"jobid={job.id}", "Requeue=1")
+        # An interactive job cannot be requeued; scancel gives it the same SIGTERM and the same grace.
+        await commands.run(*(("scontrol", "requeue", job.id) if job.batch else ("scancel", job.id)))
+        log.info("job %s leaves this node", job.id)
+    except (NotFound, Refused, RetryLater) as why:
+        log.warning("job %s: %s", job.id, why)
+
+
+async def _start_soon(job: SlurmJob) -> None:
+    """Slurm would hold a requeued job back for two minutes; elsewhere it can start now."""
+    commands = slurm()
+    with contextlib.suppress(EverstepError, TimeoutError):
+        async with asyncio.timeout(5):
+            seen = (await SlurmReads(commands).job(job.id)).job
+            if seen.waiting and not seen.held and seen.reason == "BeginTime":
+                await commands.run("scontrol", "update", f"jobid={job.id}", "StartTime=now")
+
+
+def _signal_tasks() -> None:
+    for pid, is_manager in task_pids().items():
+        if not is_manager:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
