@@ -127,10 +127,11 @@ class Run:
         """
         self._only_here()
         self._state.restore_random()
+        begun = self._completed
         if self._every.seconds is not None:
             self._team.save_period = self._every.seconds
         while True:
-            if self._every.steps is not None and self._completed % self._every.steps == 0:
+            if self._every.steps is not None and self._completed % self._every.steps == 0 and self._completed > begun:
                 self._save("periodic")
             verdict = self._team.boundary(self._completed)
             if verdict == "save":
@@ -321,7 +322,8 @@ class Run:
     def _close(self, outcome: str, why: str) -> None:
         abandoned = self._team.member.abandoned
         self._note("end", outcome=outcome, saved_step=self.saved_step, step=self._completed, why=why or abandoned)
-        self._team.close(ok=outcome != "failed", why=why)
+        together = outcome != "failed" and self.saved_step == self._completed
+        self._team.close(ok=outcome != "failed", why=why, together=together)
         if self._counter is not None:
             self._counter.close()
         if self._record is not None:

@@ -46,7 +46,9 @@ class StopSignals:
             return
         self._previous_fd = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
-            self._previous[number] = signal.signal(number, _nothing)
+            previous = signal.signal(number, _nothing)
+            # Ours may still be there from a Run that was stopped in this process: see restore().
+            self._previous[number] = signal.SIG_DFL if previous in (None, _nothing) else previous
         _active = self
         if not _hooked:
             os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
@@ -73,8 +75,8 @@ class StopSignals:
         if self._previous:
             signal.set_wakeup_fd(self._previous_fd)
             for number, handler in self._previous.items():
-                if not (stopped and handler in (signal.SIG_DFL, None)):
-                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+                if not (stopped and handler == signal.SIG_DFL):
+                    signal.signal(number, handler)
             self._previous = {}
             _active = self if stopped else None
         self._read.close()
@@ -84,8 +86,7 @@ class StopSignals:
         """Make this forked child deaf to the parent's business."""
         signal.set_wakeup_fd(-1)
         for number in STOP_SIGNALS:
-            handler = self._previous.get(number, signal.SIG_DFL)
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(number, self._previous.get(number, signal.SIG_DFL))
 
 
 _mask: set[int] | None = None

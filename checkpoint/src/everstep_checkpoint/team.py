@@ -164,8 +164,8 @@ class Team:
         """True as soon as this rank knows that the run is to stop: by a signal of its own or by another rank."""
         return self.signal is not None or self.member.stop is not None or self.member.abandoned is not None
 
-    def close(self, ok: bool, why: str) -> None:
-        """Say goodbye and end the thread. After a clean end rank 0 waits a moment for the others to do the same."""
+    def close(self, ok: bool, why: str, together: bool) -> None:
+        """Say goodbye and end the thread. When all ranks end `together`, rank 0 gives them a moment to say it first."""
         with self.changed:
             self._main_left = True
             if self._spoke is not None:
@@ -175,7 +175,7 @@ class Team:
         if self._thread.is_alive():
             self._thread.join(self.patience)
         if self._hub is not None:
-            self._hub.close(wait=ok, patience=min(5.0, self.patience))
+            self._hub.close(wait=together, patience=min(5.0, self.patience))
         if self._spoke is not None:
             self._spoke.close()
         self._selector.close()

@@ -38,5 +38,5 @@ for trial in range(trials):
         time.sleep(pace.uniform(0, 0.006))
         step += 1
     latency = time.perf_counter() - fired[0] if fired else None
-    team.close(ok=True, why="")
+    team.close(ok=True, why="", together=True)
     print(json.dumps({"trial": trial, "step": step, "verdict": verdict, "latency": latency}), flush=True)

@@ -1,0 +1,27 @@
+"""A rank that trains alone, step by step, and can be told to get stuck in one for ever, as in a collective."""
+
+import argparse
+import time
+from pathlib import Path
+
+from everstep_checkpoint import Every, Run
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--dir", type=Path)
+parser.add_argument("--grace", type=float, default=4.0)
+parser.add_argument("--stuck-rank", type=int, default=-1)
+parser.add_argument("--fail-rank", type=int, default=-1)
+args = parser.parse_args()
+
+done = {"steps": 0}
+state = {"steps": (lambda: done["steps"], lambda saved: done.update(steps=saved))}
+with Run(args.dir, state=state, grace=args.grace, every=Every(steps=5)) as run:
+    for step in run.steps(100_000):
+        if step == 7 and run.world.rank == args.stuck_rank:
+            (args.dir / "stuck").touch()
+            time.sleep(600)
+        if step == 7 and run.world.rank == args.fail_rank:
+            raise RuntimeError("out of memory")
+        time.sleep(0.02)
+        done["steps"] = step + 1
+        run.report()

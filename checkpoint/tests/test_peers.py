@@ -1,0 +1,108 @@
+"""Peers that hang, die or fail: nobody waits for ever, the last checkpoint stays, and the record says so."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from checkpoint_ranks import PROGRAMS, Launch, records, until
+
+from everstep_checkpoint import verify
+
+STUBBORN = PROGRAMS / "stubborn.py"
+
+
+def saved(directory: Path) -> list[int]:
+    return [verify(path).step for path in sorted(directory.glob("step_*"))]
+
+
+def test_a_peer_that_never_answers(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    ranks = launch(tmp_path, program=STUBBORN)
+    until((tmp_path / "step_00000005").is_dir, "the first checkpoint is there")
+    ranks.signal(signal.SIGSTOP, 1)
+    asked = time.monotonic()
+    ranks.signal(signal.SIGTERM, 0)
+    code = ranks.processes[0].wait(timeout=20)
+    assert 0.9 <= time.monotonic() - asked < 4, "it must wait a quarter of the grace of 4 s, and not much longer"
+    record = records(tmp_path)[0]
+    (stop,) = [event for event in record if event["event"] == "stop"]
+    assert (stop["agreed_step"], stop["why"]) == (None, "rank 1 never answered in time")
+    assert record[-1]["saved_step"] == saved(tmp_path)[-1]
+    assert record[-1]["why"] == stop["why"]
+    assert (code, record[-1]["outcome"]) == (0, "stopped")
+
+
+def test_a_peer_that_died(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    ranks = launch(tmp_path, program=STUBBORN)
+    until((tmp_path / "step_00000005").is_dir, "the first checkpoint is there")
+    ranks.signal(signal.SIGKILL, 1)
+    ranks.processes[1].wait()
+    ranks.signal(signal.SIGTERM, 0)
+    asked = time.monotonic()
+    assert ranks.processes[0].wait(timeout=20) == 0
+    assert time.monotonic() - asked < 1.5
+    end = records(tmp_path)[0][-1]
+    assert end["saved_step"] == saved(tmp_path)[-1]
+    assert end["why"].startswith("rank 1 gone")
+
+
+def test_rank_0_died(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    ranks = launch(tmp_path, program=STUBBORN)
+    until((tmp_path / "step_00000005").is_dir, "the first checkpoint is there")
+    ranks.signal(signal.SIGKILL, 0)
+    ranks.processes[0].wait()
+    ranks.signal(signal.SIGTERM, 1)
+    assert ranks.processes[1].wait(timeout=10) == 0
+    assert saved(tmp_path)[-1] % 5 == 0
+
+
+def test_stuck_in_a_step_with_a_dead_peer(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    """The main thread never comes back: the process is ended, so that its node is free for the next attempt."""
+    ranks = launch(tmp_path, "--stuck-rank", "0", program=STUBBORN)
+    until((tmp_path / "stuck").exists, "rank 0 is stuck")
+    ranks.signal(signal.SIGKILL, 1)
+    ranks.processes[1].wait()
+    ranks.signal(signal.SIGTERM, 0)
+    assert ranks.processes[0].wait(timeout=10) == 75
+    end = records(tmp_path)[0][-1]
+    assert (end["outcome"], end["saved_step"]) == ("failed", 5)
+    assert "did not come back from its step" in end["why"]
+
+
+def test_one_rank_slower_than_the_grace_allows(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    """It answers, but never reaches the agreed step: the others leave without a checkpoint before they are killed."""
+    ranks = launch(tmp_path, "--stuck-rank", "1", program=STUBBORN)
+    until((tmp_path / "stuck").exists, "rank 1 is stuck")
+    ranks.signal(signal.SIGTERM, 0)
+    asked = time.monotonic()
+    assert ranks.processes[0].wait(timeout=20) == 0
+    assert time.monotonic() - asked < 4, "longer than the grace"
+    end = records(tmp_path)[0][-1]
+    assert (end["outcome"], end["saved_step"]) == ("stopped", 5)
+
+
+def test_a_peer_that_fails_is_named(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    ranks = launch(tmp_path, "--fail-rank", "1", program=STUBBORN)
+    assert ranks.processes[1].wait(timeout=20) == 1
+    until(lambda: [e for e in records(tmp_path)[0] if e.get("phase") == "failed"], "a save could not be made")
+    ranks.signal(signal.SIGTERM, 0)
+    assert ranks.processes[0].wait(timeout=10) == 0
+    assert "it failed: RuntimeError: out of memory" in records(tmp_path)[0][-1]["why"]
+
+
+def test_a_stranger_on_the_port_and_a_port_in_use(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    """Something else listens on the derived port: rank 0 takes another, and the others find it all the same."""
+    import socket  # noqa: PLC0415
+
+    from everstep_checkpoint.world import detect  # noqa: PLC0415
+
+    env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "45454"}
+    port = detect(env).port
+    with socket.create_server(("127.0.0.1", port)):
+        ranks = launch(tmp_path, program=STUBBORN, MASTER_PORT="45454")
+        until((tmp_path / "step_00000005").is_dir, "the first checkpoint is there", timeout=40)
+        ranks.signal(signal.SIGTERM, 1)
+        assert ranks.wait() == [0, 0]
+    assert records(tmp_path)[0][-1]["outcome"] == "stopped"
