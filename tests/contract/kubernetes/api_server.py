@@ -64,6 +64,7 @@ class ApiServer:
             f"--token-auth-file={self.root / 'tokens.csv'}", "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
             "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC", "--anonymous-auth=false",
+            "--allow-privileged",
             "--endpoint-reconciler-type=none",  # nobody reaches it by a Service, and loopback may not be one
             "--etcd-compaction-interval=0",  # only when a test asks for it
         )  # fmt: skip

@@ -25,6 +25,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         server.kubectl("create", "namespace", "everstep-node-lease")
         server.kubectl("create", "namespace", "everstep-system")
+        server.kubectl("create", "serviceaccount", "default", "--namespace=everstep-system")
         yield server
     finally:
         server.stop()

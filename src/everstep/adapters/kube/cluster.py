@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from everstep.adapters.kube.caches import HEARTBEAT_NAMESPACE, NODES, Caches
-from everstep.adapters.kube.events import About, Recorder
+from everstep.adapters.kube.events import About, Named, Recorder
 from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.kube.wire import ObjectMeta
 from everstep.core.cluster_state import (
@@ -95,8 +95,11 @@ class KubeCluster:
             "metadata": {"name": pod.name, "namespace": pod.namespace},
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         try:
-            await self._verbs.create(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body)
+            # Asked first, because the API server tries a failed precondition again for ten seconds.
+            if (await self._verbs.get(path, Named)).metadata.uid == pod.uid:
+                await self._verbs.create(f"{path}/eviction", body)
         except (NotFound, Conflict):  # it is gone, or another pod has its name by now
             return
 

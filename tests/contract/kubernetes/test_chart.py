@@ -1,0 +1,124 @@
+"""The Helm chart: what it renders, what it refuses, and that a real API server takes all of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.lab.binaries import binaries_dir, built
+
+from .api_server import ApiServer
+from .rendering import helm_template, rendered
+
+LAB = (
+    "agent.kmsgPath=/run/everstep/kmsg",
+    "agent.simulatedGpus=/run/everstep/gpus.json",
+    "provider.url=http://198.18.0.1:7070",
+    "provider.token=s3cret",
+    "policy.mode=Enforce",
+    "controller.replicas=2",
+)
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    binaries = binaries_dir()
+    assert built(binaries), "Helm is not built yet; run `make test`, or `everstep lab setup`"
+    return binaries
+
+
+def one(documents: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = [each for each in documents if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def container(workload: dict[str, Any]) -> dict[str, Any]:
+    (found,) = workload["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_the_api_server_takes_every_object(api: ApiServer) -> None:
+    for settings in ((), LAB):
+        documents = {"apiVersion": "v1", "kind": "List", "items": rendered(api.binaries, *settings)}
+        taken = api.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", text=json.dumps(documents))
+        assert len(taken.splitlines()) == len(documents["items"])
+
+
+def test_a_fresh_installation_only_watches(helm: Path) -> None:
+    assert one(rendered(helm), "RemediationPolicy", "default")["spec"] == {"mode": "DryRun"}
+
+
+def test_the_policy_takes_further_fields(helm: Path) -> None:
+    policy = one(
+        rendered(helm, "policy.mode=Enforce", "policy.spec.budget.maxConcurrent=2"), "RemediationPolicy", "default"
+    )
+    assert policy["spec"] == {"mode": "Enforce", "budget": {"maxConcurrent": 2}}
+
+
+def test_only_the_agent_that_reads_a_device_is_privileged(helm: Path) -> None:
+    on_a_node = container(one(rendered(helm), "DaemonSet", "everstep-agent"))
+    assert on_a_node["securityContext"]["privileged"] is True
+    in_a_lab = container(one(rendered(helm, *LAB), "DaemonSet", "everstep-agent"))
+    assert "privileged" not in in_a_lab["securityContext"]
+    assert in_a_lab["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    for name in ("everstep-controller", "everstep-slurm-operator"):
+        context = container(one(rendered(helm), "Deployment", name))["securityContext"]
+        assert context["runAsNonRoot"]
+        assert context["readOnlyRootFilesystem"]
+
+
+def test_every_mount_of_the_node_is_read_only(helm: Path) -> None:
+    agent = one(rendered(helm, *LAB), "DaemonSet", "everstep-agent")
+    assert all(mount["readOnly"] for mount in container(agent)["volumeMounts"])
+    assert agent["spec"]["template"]["spec"]["tolerations"] == [{"operator": "Exists"}]
+
+
+def test_nobody_has_all_rights_and_nobody_reads_secrets_but_the_operator(helm: Path) -> None:
+    for role in (each for each in rendered(helm) if each["kind"] in ("ClusterRole", "Role")):
+        for rule in role["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], role["metadata"]["name"]
+            if "secrets" in rule["resources"]:
+                assert role["metadata"]["name"] == "everstep-slurm-operator"
+
+
+def test_the_machine_token_is_in_its_secret_only(helm: Path) -> None:
+    documents = rendered(helm, *LAB)
+    secret = one(documents, "Secret", "everstep-machine-api")
+    assert secret["stringData"] == {"token": "s3cret"}
+    others = json.dumps([each for each in documents if each is not secret])
+    assert "s3cret" not in others
+    own = rendered(helm, "provider.url=http://m", "provider.existingSecret=mine")
+    assert not [each for each in own if each["kind"] == "Secret"]
+    assert '"secretName": "mine"' in json.dumps(own)
+
+
+def test_the_controller_speaks_to_gateways_with_a_token_for_them_alone(helm: Path) -> None:
+    controller = one(rendered(helm), "Deployment", "everstep-controller")
+    (volume,) = [each for each in controller["spec"]["template"]["spec"]["volumes"] if each["name"] == "slurm-gateway"]
+    assert volume["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "slurm-gateway.everstep.io"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (("policy.mode=Destroy",), "mode"),
+        (("policy.spec.mode=Enforce",), "spec"),
+        (("agent.kmsg=/dev/kmsg",), "kmsg"),
+        (("controller.replicas=many",), "replicas"),
+        (("agent.simulatedGpus=/tmp/gpus.json",), "must lie in the folder of agent.kmsgPath"),
+        (("provider.token=a", "provider.existingSecret=b"), "not both"),
+    ],
+)
+def test_wrong_values_are_refused(helm: Path, settings: tuple[str, ...], complaint: str) -> None:
+    done = helm_template(helm, *settings)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def test_another_namespace_is_refused(helm: Path) -> None:
+    done = helm_template(helm, namespace="default")
+    assert done.returncode != 0
+    assert "everstep-system" in done.stderr
