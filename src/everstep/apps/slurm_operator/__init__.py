@@ -1,0 +1,1 @@
+"""Turns each SlurmCluster into a running Slurm."""
