@@ -32,7 +32,7 @@ class Summary(msgspec.Struct, rename="camel", omit_defaults=True):
     gpus: Annotated[str, doc("GPUs that the driver reaches / GPUs installed.")] = ""
 
 
-class LogPosition(msgspec.Struct, rename="camel", omit_defaults=True):
+class LogPosition(msgspec.Struct, rename="camel"):  # written whole: server-side apply makes null of an emptied map
     """How far the agent has read this boot's kernel log; one write with the faults, so that none counts twice."""
 
     sequence: Annotated[int, doc("Number of the last kernel record that was evidence; -1 before the first.")] = -1

@@ -56,7 +56,8 @@ class Diagnosis:
             return f"{accusing[0].reason}{where}{more}"
         if self.broken:
             return "; ".join(f"{name} cannot be read: {why}" for name, why in self.broken)
-        return f"{len(self.gpus)} GPUs answer, no fault is active"
+        noted = f"{len(self.faults)} faults are noted, none accuses the node" if self.faults else "no fault is active"
+        return f"{len(self.gpus)} GPUs answer, {noted}"
 
 
 def accuses(fault: Fault) -> bool:

@@ -24,6 +24,7 @@ from everstep.api.meta import API_VERSION
 from everstep.api.node_health import NodeHealthStatus
 from everstep.core.errors import RetryLater, Unreadable
 from everstep.core.health import NodeReport
+from everstep.core.policy import Mode
 from everstep.testing.cluster_contract import KubernetesContract, KubernetesWorld, eventually, in_service, opened
 
 from .api_server import ApiServer
@@ -231,6 +232,7 @@ def test_spec_of_an_incident_cannot_be_changed(api: ApiServer) -> None:
 def test_policy_has_one_name_and_its_defaults(api: ApiServer) -> None:
     async def test(world: RealWorld) -> None:
         path = f"/apis/{API_VERSION}/remediationpolicies"
+        assert (await world.remediations.policy()).mode is Mode.DRY_RUN  # what nobody ordered is not done
         body = {"apiVersion": API_VERSION, "kind": "RemediationPolicy", "spec": {"mode": "Enforce"}}
         with pytest.raises(Exception, match="the one named default"):
             await world.verbs.create(path, {**body, "metadata": {"name": "other"}})
@@ -240,7 +242,7 @@ def test_policy_has_one_name_and_its_defaults(api: ApiServer) -> None:
             assert stored["spec"]["budget"] == {"maxConcurrent": 1}
 
             async def in_force() -> bool:
-                return (await world.remediations.policy()).mode.value == "enforce"
+                return (await world.remediations.policy()).mode is Mode.ENFORCE
 
             await eventually(world, in_force, "the policy is in force")
         finally:
