@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import json
 import os
-import re
 import signal
 import socket
 import struct
@@ -34,7 +33,7 @@ LEARNING_RATE, MOMENTUM, DROPOUT, NOISE = 0.05, 0.9, 0.2, 0.1
 class Peers:
     """All ranks, connected to rank 0. `average` is the one collective."""
 
-    def __init__(self, rank: int, size: int, directory: Path) -> None:
+    def __init__(self, rank: int, size: int, host: str) -> None:
         self.rank, self.size = rank, size
         self._sockets: list[socket.socket] = []
         job, restart = os.environ.get("SLURM_JOB_ID", "0"), os.environ.get("SLURM_RESTART_COUNT", "0")
@@ -43,12 +42,11 @@ class Peers:
         self._hello = hashlib.sha256(launch.encode()).digest()
         # Another port for every attempt: a process left over from the last one may still hold the old one.
         port = 28000 + struct.unpack("<I", self._hello[:4])[0] % 4000
-        note = directory / f"rank0-{launch}"
         if size > 1:
             if rank == 0:
-                self._listen(port, note)
+                self._listen(port)
             else:
-                self._connect(port, note)
+                self._connect(host, port)
 
     def average(self, mine: np.ndarray) -> np.ndarray:
         """Mean over the ranks of an array of equal shape everywhere; bit for bit the same on every rank."""
@@ -69,10 +67,9 @@ class Peers:
             # Without all ranks there is nothing to compute: end at once, and let the scheduler start all anew.
             raise SystemExit(f"rank {self.rank}: lost a peer ({error})") from error
 
-    def _listen(self, port: int, note: Path) -> None:
+    def _listen(self, port: int) -> None:
         with socket.create_server(("", port), backlog=self.size) as server:
             server.settimeout(300)
-            note.write_text(socket.gethostbyname(socket.gethostname()))
             by_rank: dict[int, socket.socket] = {}
             while len(by_rank) < self.size - 1:
                 peer, _ = server.accept()
@@ -82,25 +79,19 @@ class Peers:
                         by_rank[struct.unpack("<I", self._take(peer, 4))[0]] = self._tuned(peer)
                 except OSError:
                     peer.close()
-            note.unlink(missing_ok=True)
         self._sockets = [by_rank[rank] for rank in sorted(by_rank)]
 
-    def _connect(self, port: int, note: Path) -> None:
-        nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST") or ""
-        first = re.sub(r"\[(\w+)[^\]]*\]", r"\1", nodes).split(",")[0]  # gpu-[1-2,5] -> gpu-1
+    def _connect(self, host: str, port: int) -> None:
         deadline = time.monotonic() + 300
-        while True:
-            # The node's name, or what rank 0 wrote where names of nodes do not resolve inside the containers.
-            for host in [os.environ.get("MASTER_ADDR") or first, note.read_text() if note.exists() else ""]:
-                try:
-                    peer = self._tuned(socket.create_connection((host or "127.0.0.1", port), timeout=5))
-                    peer.sendall(self._hello + struct.pack("<I", self.rank))
-                    self._sockets = [peer]
-                    return
-                except OSError as error:
-                    if time.monotonic() > deadline:
-                        raise SystemExit(f"rank {self.rank}: rank 0 does not answer ({error})") from error
-            time.sleep(0.1)
+        while not self._sockets:
+            try:
+                peer = self._tuned(socket.create_connection((host, port), timeout=5))
+                peer.sendall(self._hello + struct.pack("<I", self.rank))
+                self._sockets = [peer]
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"rank {self.rank}: rank 0 does not answer ({error})") from error
+                time.sleep(0.1)
 
     @staticmethod
     def _tuned(peer: socket.socket) -> socket.socket:
@@ -244,7 +235,7 @@ def train(args: argparse.Namespace, rank: int, size: int) -> None:
     every = Every(steps=args.save_every_steps) if args.save_every_steps else Every(seconds=args.save_every)
     with Run(directory, state=state, keep=args.keep, grace=args.grace, every=every) as run:
         disobey(args)
-        peers = Peers(rank, size, directory)
+        peers = Peers(rank, size, run.rank0_address)
         losses = Losses(directory, run)
         said = 0.0
         if rank == 0:

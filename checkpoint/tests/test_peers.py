@@ -58,6 +58,16 @@ def test_rank_0_died(tmp_path: Path, launch: Callable[..., Launch]) -> None:
     assert saved(tmp_path)[-1] % 5 == 0
 
 
+def test_rank_0_never_answers(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    ranks = launch(tmp_path, program=STUBBORN)
+    until((tmp_path / "step_00000005").is_dir, "the first checkpoint is there")
+    ranks.signal(signal.SIGSTOP, 0)
+    asked = time.monotonic()
+    ranks.signal(signal.SIGTERM, 1)
+    assert ranks.processes[1].wait(timeout=20) == 0
+    assert time.monotonic() - asked < 4, "longer than the grace"
+
+
 def test_stuck_in_a_step_with_a_dead_peer(tmp_path: Path, launch: Callable[..., Launch]) -> None:
     """The main thread never comes back: the process is ended, so that its node is free for the next attempt."""
     ranks = launch(tmp_path, "--stuck-rank", "0", program=STUBBORN)

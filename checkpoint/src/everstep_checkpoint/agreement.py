@@ -57,6 +57,11 @@ class Member:
                 self.settled[message["step"]] = message
         return None
 
+    def forget_before(self, step: int) -> None:
+        """Drop what was said about checkpoints before `step`."""
+        self.may_write = {known for known in self.may_write if known >= step}
+        self.settled = {known: message for known, message in self.settled.items() if known >= step}
+
     def leader_lost(self, why: str, stopping: bool) -> None:
         """Rank 0 is gone: nothing can be agreed on any more."""
         self.alone = self.alone or why
@@ -211,6 +216,7 @@ class Leader:
         commit = self.commits.get(step)
         if commit is None:
             stopping = self.stop is not None and self.stop["step"] == step
+            self.commits = {known: other for known, other in self.commits.items() if known > step}
             commit = self.commits[step] = Commit(self._stop_limit() if stopping else now + self.save_patience)
         commit.arrived.add(rank)
         if commit.failed is not None:

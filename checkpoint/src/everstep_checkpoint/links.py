@@ -192,8 +192,9 @@ class Hub:
 class Spoke:
     """Another rank's end."""
 
-    def __init__(self, link: Link | MailLink) -> None:
+    def __init__(self, link: Link | MailLink, address: str = "") -> None:
         self._link = link
+        self.address = address  # where rank 0 was found; empty when it is only reached by file
         self._news: list[Message] = []
         self._selector: selectors.BaseSelector | None = None
         self._broken = False
@@ -209,7 +210,7 @@ class Spoke:
         while not use_files:
             for address in _addresses(world, own):
                 try:
-                    return cls(join(address, world.rank, world.token, secret, timeout=3.0))
+                    return cls(join(address, world.rank, world.token, secret, timeout=3.0), address[0])
                 except OSError as error:
                     last = f"{address[0]}:{address[1]}: {error}"
             waited = time.monotonic() - started

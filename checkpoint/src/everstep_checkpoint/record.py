@@ -142,11 +142,19 @@ class StepCounter:
         os.rename(temporary, path)
 
     def set(self, step: int) -> None:
-        """Store `step`. Raises OSError."""
-        os.pwrite(self._fd, self._FORMAT.pack(self._MAGIC, step), 0)
+        """Store `step`; after a failure, which is logged, no more: a counter must not end the training it counts."""
+        if self._fd < 0:
+            return
+        try:
+            os.pwrite(self._fd, self._FORMAT.pack(self._MAGIC, step), 0)
+        except OSError as error:
+            log.warning("the exact step counter stops here: %s", error)
+            self.close()
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     @classmethod
     def _read(cls, path: Path) -> int | None:

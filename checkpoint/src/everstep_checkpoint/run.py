@@ -116,6 +116,11 @@ class Run:
         return self.world.attempt
 
     @property
+    def rank0_address(self) -> str:
+        """Host name or address at which this rank reaches rank 0: for the training's own connections."""
+        return self._team.rank0_address
+
+    @property
     def stop_requested(self) -> bool:
         """True once this rank knows that the run is to stop. Each learns it at its own moment: do not leave by it."""
         return self._team.stop_requested
@@ -245,6 +250,7 @@ class Run:
 
     def _resume(self) -> None:
         """Rank 0 chooses and verifies, everybody loads that one."""
+        began = time.monotonic()
         if self._team.leader is not None:
             found = self._choose()
         else:
@@ -257,7 +263,7 @@ class Run:
             size, sha256 = found.files[shard_name(self.world.rank)]
             self._state.restore(read_shard(found.path / shard_name(self.world.rank), size, sha256))
             self.resumed_from = self.saved_step = self._completed = found.step
-        self._begin_record(found)
+        self._begin_record(found, round(time.monotonic() - began, 3))
 
     def _choose(self) -> Checkpoint | None:
         launch = f"{self.world.token}-{os.urandom(4).hex()}"  # unique: two attempts alive must never share a temp name
@@ -282,7 +288,7 @@ class Run:
 
     # ---- the record ------------------------------------------------------------------------------------------------
 
-    def _begin_record(self, found: Checkpoint | None) -> None:
+    def _begin_record(self, found: Checkpoint | None, load_seconds: float) -> None:
         if self._record is None:
             return
         try:
@@ -295,6 +301,7 @@ class Run:
             resumed_from=self._completed,
             checkpoint=found.path.name if found is not None else None,
             previous_highest_step=self._counter.previous if self._counter is not None else None,
+            load_seconds=load_seconds,
             run=str(self.directory),
             world_size=self.world.size,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import selectors
 import socket
@@ -44,6 +45,8 @@ class Team:
         self._note = note
         self._last_save = time.monotonic()
         self._closing = False
+        self._broken = False  # the background thread is no more
+        self._signal_at = math.inf
         self._main_left = False  # the main thread has seen that the stop was abandoned
         self._abandoned_at: float | None = None
         self._wake_read, self._wake_write = socket.socketpair()
@@ -96,6 +99,8 @@ class Team:
         """Pass the boundary after `completed` steps: "go" on, "save" first, "stop" here, "leave" without saving."""
         member = self.member
         with self.changed:
+            if self._broken and self._asked_to_stop():
+                return "leave"
             if member.frozen is not None:
                 self.changed.wait_for(lambda: member.frozen is None, self.grace)
             if member.abandoned is not None:
@@ -113,6 +118,7 @@ class Team:
         """Wait until every rank stands at `step`, ready to write. Returns why not, or None."""
         member = self.member
         with self.changed:
+            member.forget_before(step)
             if self._cut_off() is None:
                 self._say({"t": "arrived", "step": step})
             self.changed.wait_for(
@@ -183,6 +189,11 @@ class Team:
         self._wake_read.close()
         self._wake_write.close()
 
+    @property
+    def rank0_address(self) -> str:
+        """Where this rank reaches rank 0."""
+        return self._spoke.address if self._spoke is not None and self._spoke.address else self.world.host
+
     def _cut_off(self) -> str | None:
         return self.member.abandoned or self.member.alone
 
@@ -216,20 +227,30 @@ class Team:
     # ---- the background thread -------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
-        while True:
-            for key, _ in self._selector.select(_TICK):
-                with self.changed:
-                    key.data(key.fileobj)
+        try:
+            while not self._closed():
+                for key, _ in self._selector.select(_TICK):
+                    with self.changed:
+                        key.data(key.fileobj)
+                self._end_if_stuck()
+        except Exception as error:
+            # A bug here must not leave the main thread waiting for an answer that will never come.
+            log.exception("the side channel failed; the training goes on without checkpoints")
             with self.changed:
-                self._exchange()
-                self._tick(time.monotonic())
-                if self._hub is not None:
-                    self._hub.flush()
-                if self._spoke is not None:
-                    self._spoke.flush()
-                if self._closing:
-                    return
-            self._end_if_stuck()
+                self.member.leader_lost(f"the side channel failed: {error!r}", self.signal is not None)
+                self.changed.notify_all()
+                self._broken = True
+
+    def _closed(self) -> bool:
+        """One round of the background thread's work; True at the end."""
+        with self.changed:
+            self._exchange()
+            self._tick(time.monotonic())
+            if self._hub is not None:
+                self._hub.flush()
+            if self._spoke is not None:
+                self._spoke.flush()
+            return self._closing
 
     def _woken(self, source: object) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -247,6 +268,7 @@ class Team:
         if number is None or self.signal is not None:
             return  # a second signal changes nothing, least of all a save in progress
         self.signal = number.name
+        self._signal_at = time.monotonic()
         self._request_stop()
 
     def _request_stop(self) -> None:
@@ -286,6 +308,10 @@ class Team:
             if self.save_period is not None and now - self._last_save >= self.save_period:
                 self._last_save = now
                 self._announce(self.leader.ask_save(now))
+        if self.member.stop is None and self.member.abandoned is None and now >= self._signal_at + 2.5 * self.patience:
+            # Rank 0 gives up on silent peers by itself, sooner than this: so it is rank 0 that is silent.
+            self.member.leader_lost("rank 0 never answered in time", stopping=True)
+            self.changed.notify_all()
         if self.member.abandoned is not None and self._abandoned_at is None:
             self._abandoned_at = now
             log.warning("stopping without a new checkpoint: %s", self.member.abandoned)
