@@ -19,7 +19,9 @@ async def prepare(board: Switchboard, archives: list[Path], binaries: Path) -> P
     """Network, certificates and the image store. Returns the store."""
     board.binaries = binaries
     board.state.binaries = str(binaries)
-    store, _ = await asyncio.gather(ensure_store(archives, binaries, board.report), _network(board))
+    store, _ = await asyncio.gather(
+        ensure_store(archives, binaries, board.layout.root / "import", board.report), _network(board)
+    )
     board.state.store = str(store)
     board.milestone("prepared")
     return store

@@ -54,6 +54,15 @@ def _delegate(group: Path) -> None:
             (group / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
+def join(relative: str) -> None:
+    """Moves this process, and so everything that it starts from now on, into a group that `create` made."""
+    try:
+        for root in hierarchies():
+            (root / relative / "cgroup.procs").write_text("0")
+    except OSError as error:
+        raise LabError(f"cannot join the control group {relative}: {error}") from error
+
+
 def members(relative: str) -> set[int]:
     """Every process in the group or below it, in any hierarchy."""
     found: set[int] = set()

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -35,10 +34,11 @@ def _key(archives: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-async def ensure_store(archives: Sequence[Path], binaries: Path, report: Callable[[str], None]) -> Path:
+async def ensure_store(archives: Sequence[Path], binaries: Path, scratch: Path, report: Callable[[str], None]) -> Path:
     """Returns the store that holds the OCI archives, importing them if nobody has yet (about 1 s per 30 MB).
 
-    `report` gets a sentence when there is something to wait for. Raises LabError.
+    `scratch` is a folder that may be made for a moment, `report` gets a sentence when there is something to wait for.
+    Raises LabError.
     """
     stores = cache_dir() / "stores"
     stores.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ async def ensure_store(archives: Sequence[Path], binaries: Path, report: Callabl
             base = await asyncio.to_thread(_start_from, stores, store)
             new = [archive for archive in archives if str(archive.resolve()) not in base]
             report(f"unpacking {len(new)} of {len(archives)} images (once)")
-            await _import(new, binaries, store)
+            await _import(new, binaries, store, scratch)
             (store / "complete").write_text(json.dumps([str(archive.resolve()) for archive in archives]))
         os.utime(store)
         await asyncio.to_thread(_prune, stores, store)
@@ -79,30 +79,30 @@ def _start_from(stores: Path, store: Path) -> list[str]:
     return known
 
 
-async def _import(archives: Sequence[Path], binaries: Path, store: Path) -> None:
-    root = store / "root"
-    with tempfile.TemporaryDirectory(prefix="everstep-import-") as scratch:
-        socket, log = f"{scratch}/socket", store / "import.log"
-        _write_config(Path(scratch), root, socket)
-        with log.open("wb") as output:
-            daemon = await asyncio.create_subprocess_exec(
-                "unshare", "--mount", "--propagation", "private",
-                str(binaries / "containerd"), "--config", f"{scratch}/config.toml",
-                stdout=output, stderr=output, stdin=asyncio.subprocess.DEVNULL,
-                env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},
-            )  # fmt: skip
-        try:
-            ctr = (str(binaries / "ctr"), "--address", socket, "--namespace", "k8s.io")
-            await _until_answers(*ctr, "version", log=log)
-            for archive in archives:
-                await run(*ctr, "images", "import", str(archive), seconds=300)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                daemon.terminate()
-            await daemon.wait()
+async def _import(archives: Sequence[Path], binaries: Path, store: Path, scratch: Path) -> None:
+    socket, log = f"{scratch}/socket", store / "import.log"
+    _write_config(scratch, store / "root", socket)
+    with log.open("wb") as output:
+        daemon = await asyncio.create_subprocess_exec(
+            "unshare", "--mount", "--propagation", "private",
+            str(binaries / "containerd"), "--config", f"{scratch}/config.toml",
+            stdout=output, stderr=output, stdin=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},
+        )  # fmt: skip
+    try:
+        ctr = (str(binaries / "ctr"), "--address", socket, "--namespace", "k8s.io")
+        await _until_answers(*ctr, "version", log=log)
+        for archive in archives:
+            await run(*ctr, "images", "import", str(archive), seconds=300)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            daemon.terminate()
+        await daemon.wait()
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write_config(scratch: Path, root: Path, socket: str) -> None:
+    scratch.mkdir(parents=True, exist_ok=True)
     (scratch / "config.toml").write_text(
         f'version = 3\nroot = "{root}"\nstate = "{scratch}/run"\n[grpc]\n  address = "{socket}"\n'
     )

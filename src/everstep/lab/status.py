@@ -20,9 +20,7 @@ def troubles(lab: Lab) -> list[str]:
     state = lab.state
     found = []
     if not state.supervisor.alive:
-        found.append(
-            "the lab's supervisor is dead: no GPUs, no machine API, no new volumes; end it with `everstep lab down`"
-        )
+        found.append("the supervisor is dead: no GPUs, no machine API, no new volumes; end it with `everstep lab down`")
     if state.phase != "ready":
         found.append(f"the lab is {state.phase}" + (f": {state.message}" if state.message else ""))
     for name in [CONTROL, *lab.config.all_nodes]:
@@ -89,13 +87,17 @@ def print_machines(lab: Lab) -> None:
 
 
 def _gpu_cells(gpu: GpuReading) -> list[str]:
-    gauges = [
+    memory, power = f"{gpu.memory_used_mib} MiB", f"{gpu.power_watts:.0f} W"
+    action = "lost" if gpu.lost else gpu.recovery_action
+    return [
+        str(gpu.index),
+        gpu.serial,
         f"{gpu.utilization_percent} %",
-        f"{gpu.memory_used_mib} MiB",
-        f"{gpu.power_watts:.0f} W",
+        memory,
+        power,
         f"{gpu.temperature_c} °C",
+        action,
     ]
-    return [str(gpu.index), gpu.serial, *gauges, "lost" if gpu.lost else gpu.recovery_action]
 
 
 def log_files(layout: LabLayout, node: str, daemon: str | None = None) -> list[Path]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from everstep.lab import imagestore
+from everstep.lab import cgroups, imagestore
 from everstep.lab.bringup import bring_up, prepare
 from everstep.lab.errors import LabError
 from everstep.lab.hardware.service import Hardware, hardware
@@ -106,8 +106,9 @@ def main() -> None:
     layout = LabLayout.of(sys.argv[1])
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     plan = msgspec.json.decode(layout.plan_file.read_bytes(), type=LabPlan)
-    me = ProcessId.of(os.getpid())
-    (layout.root / "supervisor.pid").write_text(f"{me.pid} {me.started}\n")
+    # Whatever is started from here on is found by `down`, even if this process is killed in the middle of it.
+    cgroups.create(f"{layout.cgroup}/supervisor")
+    cgroups.join(f"{layout.cgroup}/supervisor")
     asyncio.run(_run(layout, plan))
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import time
 from pathlib import Path
 
-from everstep.lab import cgroups, networks, processes
+from everstep.lab import cgroups, networks
 from everstep.lab.errors import LabError
 from everstep.lab.layout import LabLayout
 from everstep.lab.processes import run_now
-from everstep.lab.state import read_state
 
 
 def tear_down(layout: LabLayout, *, keep_files: bool = False) -> None:
@@ -20,10 +18,8 @@ def tear_down(layout: LabLayout, *, keep_files: bool = False) -> None:
 
     Works after a kill -9 of anything. Raises LabError with what could not be removed.
     """
-    _end_supervisor(layout)
-    if layout.root.exists() or networks.namespaces_of(layout.name):
-        cgroups.kill_members(layout.cgroup)
-        cgroups.remove(layout.cgroup)
+    cgroups.kill_members(layout.cgroup)
+    cgroups.remove(layout.cgroup)
     names = networks.namespaces_of(layout.name)
     links = host_links(layout)
     for link in links:
@@ -34,22 +30,6 @@ def tear_down(layout: LabLayout, *, keep_files: bool = False) -> None:
         raise LabError(f"could not remove {', '.join(left)}: try `ip netns del` or `ip link del` by hand")
     if not keep_files and layout.root.exists():
         _remove_files(layout.root)
-
-
-def _end_supervisor(layout: LabLayout) -> None:
-    try:
-        state = read_state(layout)
-    except LabError:
-        state = None  # damaged: the pid file below still names the supervisor
-    holders = [state.supervisor, *(node.holder for node in state.nodes.values() if node.holder)] if state else []
-    for holder in holders:
-        processes.kill(holder.pid, holder.started)
-    with contextlib.suppress(OSError, ValueError):
-        pid, started = (int(word) for word in (layout.root / "supervisor.pid").read_text().split())
-        processes.kill(pid, started)
-        deadline = time.monotonic() + 5
-        while processes.alive(pid, started) and time.monotonic() < deadline:
-            time.sleep(0.01)
 
 
 def host_links(layout: LabLayout) -> list[str]:
