@@ -1,4 +1,8 @@
-"""Containers and volumes of the pods of a Slurm cluster, as Kubernetes objects."""
+"""Containers and volumes of the pods of a Slurm cluster, as Kubernetes objects.
+
+Only startup is probed. A daemon that ends is seen by its container's end; and whether a node is well is for Slurm to
+say, while each probe by a command costs a process in every pod for ever.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,6 @@ def controller(cluster: Cluster, settings: Settings) -> list[Object]:
             **container(cluster, settings, "slurmctld", "controller", mounts),
             "ports": [{"name": "slurmctld", "containerPort": 6817}],
             "startupProbe": {**ping, "periodSeconds": 1, "failureThreshold": 120},
-            "readinessProbe": {**ping, "periodSeconds": 20},
         },
         *_vouch(cluster, settings, []),
     ]
@@ -82,7 +85,6 @@ def worker(cluster: Cluster, settings: Settings, pool: str) -> list[Object]:
         "lifecycle": {"preStop": {"exec": {"command": ["python3", "-m", "everstep.apps.slurm_pod", "leave"]}}},
         # A node that waits for its controller is not broken: the probe outlasts any restart of it.
         "startupProbe": {**registered, "periodSeconds": 1, "failureThreshold": 86_400},
-        "readinessProbe": {**registered, "periodSeconds": 60},
     }
     if conf.gpus:
         slurmd["resources"] = {
@@ -106,7 +108,6 @@ def login(cluster: Cluster, settings: Settings) -> list[Object]:
     sshd = container(cluster, settings, "sshd", "login", mounts) | {
         "ports": [{"name": "ssh", "containerPort": 22}],
         "startupProbe": {"tcpSocket": {"port": 22}, "periodSeconds": 1, "failureThreshold": 60},
-        "readinessProbe": {"tcpSocket": {"port": 22}, "periodSeconds": 30},
     }
     own: list[Object] = [] if uses_munge(cluster) else [{"name": "sack-config", "mountPath": str(layout.SLURM_FOLDER)}]
     return [sshd, *_vouch(cluster, settings, [*own, *sack, _USERS_MOUNT], always=True)]
@@ -126,7 +127,6 @@ def gateway(cluster: Cluster, settings: Settings) -> list[Object]:
             "command": command,
             "ports": [{"name": "http", "containerPort": 6840}],
             "startupProbe": {**probe, "periodSeconds": 1, "failureThreshold": 60},
-            "readinessProbe": {**probe, "periodSeconds": 20},
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "capabilities": {"drop": ["ALL"], "add": ["DAC_READ_SEARCH"]},

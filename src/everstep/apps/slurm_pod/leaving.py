@@ -23,6 +23,7 @@ from everstep.core.slurm_worker import STOPPING
 
 log = logging.getLogger(__name__)
 _ASK_SECONDS = 15.0  # then the tasks are told by this process itself
+_ASK_SECONDS_IDLE = 3.0  # with nothing to save, a cluster that is being deleted as a whole need not be waited for
 _PAUSE = 0.25
 
 
@@ -34,7 +35,7 @@ def run() -> None:
 async def _leave(node: str) -> None:
     deadline = time.monotonic() + KILL_WAIT_SECONDS
     try:
-        async with asyncio.timeout(_ASK_SECONDS):
+        async with asyncio.timeout(_ASK_SECONDS if any(task_pids().values()) else _ASK_SECONDS_IDLE):
             requeued = await _requeue_all(node)
     except (EverstepError, TimeoutError) as why:
         log.warning("Slurm could not be asked to requeue the jobs (%s); their tasks are told to stop", why)
