@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,9 +66,11 @@ class FakeDriver:
 
 
 @asynccontextmanager
-async def agent(kmsg: Path, api: FakeApi, driver: FakeDriver, boot_id: str = "boot-1") -> AsyncIterator[State]:
+async def agent(
+    kmsg: Path, api: FakeApi, driver: FakeDriver, boot_id: str = "boot-1", period: float = 0.02
+) -> AsyncIterator[State]:
     state = State(resumed(api.stored.diagnosis if api.stored else None, boot_id), time.time)
-    gpus = GpuTask(state, CATALOG, driver, period=0.02)
+    gpus = GpuTask(state, CATALOG, driver, period=period)
     log = KernelLogTask(state, CATALOG, kmsg, allow_injected=False)
     tasks = [asyncio.create_task(log.run())]
     await gpus.look()
@@ -117,6 +120,18 @@ def test_a_line_becomes_a_written_fault_within_the_promised_time(kmsg: Path) -> 
             await until(lambda: api.writes[-1].verdict is Verdict.FAULTY)
             assert time.perf_counter() - began < 0.5  # typically 5 ms; the limit allows for a busy machine
             assert api.writes[-1].faults[0].key == "xid:79@s1"
+
+    play(scenario)
+
+
+def test_the_driver_is_asked_at_once_when_the_log_accuses_a_gpu(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api, driver = FakeApi(), FakeDriver()
+        async with agent(kmsg, api, driver, period=60.0):
+            await until(lambda: bool(api.writes))
+            driver.answer = (GPUS[0], replace(GPUS[1], lost=True))
+            append(kmsg, xid_record(1))
+            await until(lambda: api.writes[-1].gpus[1].lost)
 
     play(scenario)
 

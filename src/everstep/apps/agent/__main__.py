@@ -18,10 +18,10 @@ from everstep.adapters.gpu.simulated import SimulatedGpus
 from everstep.adapters.kube.connection import connect
 from everstep.adapters.kube.own_node import OwnNode, Said
 from everstep.adapters.kube.verbs import Verbs
-from everstep.apps.probes import serve_probes
 from everstep.apps.agent.publisher import Backoff, Heartbeat, Publisher
 from everstep.apps.agent.sources import GpuTask, KernelLogTask
 from everstep.apps.agent.state import State
+from everstep.apps.probes import serve_probes
 from everstep.core.diagnosis import resumed
 from everstep.core.errors import EverstepError, RetryLater, Unreachable
 from everstep.core.fault_catalog import Catalog

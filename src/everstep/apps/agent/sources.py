@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from everstep.ports import GpuReader
 KERNEL_LOG, GPUS = "kernel log", "GPUs"
 GPU_PERIOD = 5.0  # seconds between two questions to the driver
 GPU_DEADLINE = 10.0  # seconds; NVML hangs for good when the GPU's own firmware has died (XID 119)
+SETTLE = 0.3  # seconds from the line to the question: the driver marks the GPU a moment after it printed the line
 _REOPEN_AFTER = 0.5
 _REOPEN_LIMIT = 10.0
 
@@ -80,7 +82,7 @@ class KernelLogTask:
 
 
 class GpuTask:
-    """Asks the driver for its GPUs every few seconds."""
+    """Asks the driver for its GPUs every few seconds, and at once when the log accuses one."""
 
     def __init__(self, state: State, catalog: Catalog, reader: GpuReader, period: float = GPU_PERIOD) -> None:
         self._state = state
@@ -90,7 +92,11 @@ class GpuTask:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._period)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period):
+                    await self._state.look.wait()
+                    await asyncio.sleep(SETTLE)
+            self._state.look.clear()
             await self.look()
 
     async def look(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from everstep.core.diagnosis import Diagnosis
+from everstep.core.diagnosis import Diagnosis, accuses
 
 
 class State:
@@ -17,6 +17,7 @@ class State:
         self.now = now
         self.changed = asyncio.Event()
         self.urgent = asyncio.Event()
+        self.look = asyncio.Event()  # set when the log accuses a GPU: the driver is asked without waiting for its turn
         self.changed.set()
         self.urgent.set()
 
@@ -24,6 +25,8 @@ class State:
         """Takes a new diagnosis over; one that says nothing new wakes nobody."""
         before = self.diagnosis
         self.diagnosis = diagnosis
+        if _accusations(diagnosis) - _accusations(before):
+            self.look.set()
         if _said(diagnosis) == _said(before):
             return
         self.changed.set()
@@ -34,6 +37,10 @@ class State:
 def _said(diagnosis: Diagnosis) -> Diagnosis:
     """What is stored."""
     return replace(diagnosis, suspected=())
+
+
+def _accusations(diagnosis: Diagnosis) -> frozenset[str]:
+    return frozenset(fault.key for fault in diagnosis.faults if accuses(fault))
 
 
 def _gist(diagnosis: Diagnosis) -> object:
