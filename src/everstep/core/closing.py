@@ -16,7 +16,8 @@ def close(draft: Draft) -> tuple[Outcome, str] | None:
         return _success(draft)
     given_back = _spare_given_back(draft) and (not status.cancelled or _node_given_back(draft))
     safe = all(_safe(draft, job) for job in status.jobs)
-    if not (given_back and safe) and not _hopeless(draft):
+    told = status.problem or status.cancelled or (draft.has(StepName.ISOLATED) and draft.has(StepName.NOTIFIED))
+    if not (given_back and safe and told) and not _hopeless(draft):
         return None
     jobs = "".join(f"; {job.reason}" for job in status.jobs)
     if status.cancelled:
@@ -47,11 +48,11 @@ def _outwaited(draft: Draft, job: JobRecord) -> bool:
 
 
 def _safe(draft: Draft, job: JobRecord) -> bool:
-    """Settled, never touched, running, or waiting in the queue without our hold."""
-    if job.settled or job.phase is JobPhase.UNREQUEUABLE:
+    """Settled, left running because a person took the node back, or waiting in the queue without our hold."""
+    if job.settled or _outwaited(draft, job):
         return True
-    if job.phase in (JobPhase.FOUND, JobPhase.STOPPING) and job.asked_at is None:
-        return True
+    if job.asked_at is None:
+        return bool(draft.status.cancelled)
     if job.phase is not JobPhase.RELEASED:
         return False
     seen = draft.seen.slurm_job(job.cluster, job.id)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
+import structlog
+
 from everstep.core import actions as do
 from everstep.core.draft import OUR_PREFIX
 from everstep.core.errors import EverstepError
@@ -13,6 +15,8 @@ from everstep.core.remediation_status import Remediation
 from everstep.engine.observe import within
 from everstep.engine.world import World
 from everstep.ports import Notice
+
+log = structlog.get_logger(__name__)
 
 
 async def perform(world: World, me: Remediation, action: do.Action) -> None:  # noqa: C901, PLR0912 (one line an action)
@@ -96,6 +100,9 @@ class Deliveries:
             outcome = ""
         except EverstepError as error:
             outcome = str(error) or type(error).__name__
+        except Exception as error:  # a notice must never take a heal down, whatever its library does
+            log.exception("a notice failed in an unforeseen way", name=me.name, key=action.key)
+            outcome = f"unforeseen {type(error).__name__}"
         finally:
             self._running.pop((me.name, action.key), None)
         self._sent.setdefault(me.name, {})[action.key] = outcome

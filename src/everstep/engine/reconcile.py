@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import structlog
 
 from everstep.core import actions as do
+from everstep.core.cluster_state import NodeView
 from everstep.core.errors import Conflict, EverstepError
 from everstep.core.incidents import mass_silence, openings, suspicious
 from everstep.core.remediation import decide
@@ -47,11 +48,13 @@ class Reconciler:
         policy = await within(world.remediations.policy())
         nodes, reports = await asyncio.gather(within(world.cluster.nodes()), within(world.cluster.reports()))
         now = world.clock.now()
-        if not suspicious(now, nodes, reports, policy):
+        claimed = [node for node in nodes if node.claimed_by]
+        if not claimed and not suspicious(now, nodes, reports, policy):
             return INCIDENTS_EVERY
         if silent := mass_silence(now, nodes, reports, policy):
             log.warning("many nodes are silent at once; none is called lost", nodes=silent)
         known = await within(world.remediations.list())
+        await self._free_forgotten_claims(claimed, known)
         for opening in openings(now, nodes, reports, known, policy):
             self._fence()
             try:
@@ -63,6 +66,15 @@ class Reconciler:
                 log.info("incident exists already", name=opening.name)
             self._wake(opening.name)
         return INCIDENTS_EVERY
+
+    async def _free_forgotten_claims(self, claimed: Sequence[NodeView], known: Sequence[Remediation]) -> None:
+        """A claim that landed late, or whose incident is over or deleted, would keep its spare from everybody."""
+        unfinished = {r.name for r in known if not r.status.resolved}
+        for node in claimed:
+            if node.claimed_by and node.claimed_by not in unfinished:
+                self._fence()
+                log.info("a forgotten claim is taken off", node=node.name, claimed_by=node.claimed_by)
+                await within(self._world.cluster.release_spare(node.name, node.claimed_by))
 
     async def unfinished(self) -> list[str]:
         """Names of incidents that need passes; asked once at the start."""
