@@ -18,7 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON on standa
 
 
 @app.command()
-def create(  # noqa: PLR0913 - one parameter an option of the command
+def create(  # noqa: PLR0913, PLR0917 - one parameter an option of the command
     name: Annotated[str, typer.Argument(help="Name of the cluster.")],
     namespace: Namespace = "slurm",
     slurm: Annotated[str, typer.Option(help="Release of Slurm: 22.05, 24.11 or 26.05.")] = "24.11",
