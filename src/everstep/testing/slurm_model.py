@@ -75,7 +75,9 @@ class SlurmModel:
     def power_off(self, name: str) -> None:
         """The node dies without a word; Slurm notices later."""
         self._settle()
-        node, at = self.nodes[name], self.now()
+        node, at = self.nodes.get(name), self.now()
+        if node is None:  # forgotten, or never seen
+            return
         node.alive = False
         for job in self._jobs_on(name):
             job.training.stall(at)
