@@ -1,29 +1,24 @@
-"""The Scheduler contract on the modelled Slurm, for every release whose behaviour differs."""
+"""The modelled Slurm in the hands of a contract test: pausing moves its clock, and costs no time."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-import pytest
-
+from everstep.ports import Scheduler
 from everstep.testing.scheduler import FakeScheduler
-from everstep.testing.scheduler_contract import SchedulerContract, SlurmWorld
 from everstep.testing.slurm_model import SlurmModel
 from everstep.testing.slurm_training import JobSpec
 
 
 class ModelWorld:
-    """A modelled cluster of five nodes; pausing moves its clock, and costs no time."""
+    """Implements :class:`everstep.testing.scheduler_contract.SlurmWorld` with five nodes of one GPU."""
 
     cluster = "slurm/main"
     kill_wait = 120.0
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str = "24.11.5") -> None:
         self.time = 1_800_000_000.0
         self.model = SlurmModel(self.now, self.cluster, version=version, kill_wait=self.kill_wait)
         self.model.add_nodes("n1", "n2", "n3", "n4", "n5")
-        self.scheduler = FakeScheduler(self.model, sleep=self.pause)
+        self.scheduler: Scheduler = FakeScheduler(self.model, sleep=self.pause)
 
     def now(self) -> float:
         return self.time
@@ -45,16 +40,3 @@ class ModelWorld:
 
     async def drain_by_hand(self, node: str, reason: str) -> None:
         self.model.update_node(node, "DRAIN", reason)
-
-
-@pytest.mark.parametrize("version", ["22.05.8", "24.11.5", "26.05.5"])
-class TestModelledSlurm(SchedulerContract):
-    version: str
-
-    @pytest.fixture(autouse=True)
-    def _version(self, version: str) -> None:
-        self.version = version
-
-    @asynccontextmanager
-    async def make_world(self) -> AsyncIterator[SlurmWorld]:
-        yield ModelWorld(self.version)
