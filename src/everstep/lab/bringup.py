@@ -19,12 +19,29 @@ async def prepare(board: Switchboard, archives: list[Path], binaries: Path) -> P
     """Network, certificates and the image store. Returns the store."""
     board.binaries = binaries
     board.state.binaries = str(binaries)
+    _allow_many_watches(board)
     store, _ = await asyncio.gather(
         ensure_store(archives, binaries, board.layout.root / "import", board.report), _network(board)
     )
     board.state.store = str(store)
     board.milestone("prepared")
     return store
+
+
+_INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+_INOTIFY_WANTED = 2048  # a node's containerd and kubelet take about a dozen; the kernel's default is 128 for all labs
+
+
+def _allow_many_watches(board: Switchboard) -> None:
+    """Raises the one limit of the whole machine that several labs run into; it stays raised until the next boot."""
+    have = int(_INOTIFY.read_text())
+    if have < _INOTIFY_WANTED:
+        try:
+            _INOTIFY.write_text(str(_INOTIFY_WANTED))
+        except OSError as error:
+            board.problem(f"cannot raise fs.inotify.max_user_instances from {have} ({error}): many nodes may not start")
+            return
+        board.report(f"raised fs.inotify.max_user_instances from {have} to {_INOTIFY_WANTED}")
 
 
 async def _network(board: Switchboard) -> None:

@@ -71,17 +71,23 @@ def unblock() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def start(daemon: Daemon, environment: dict[str, str]) -> int:
+def start(daemon: Daemon, environment: dict[str, str]) -> int | None:
+    """Starts a daemon and returns its pid; None if it could not be started."""
     with open(daemon["log"], "ab") as log:
-        process = subprocess.Popen(
-            daemon["argv"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            preexec_fn=unblock,  # noqa: PLW1509 - there are no threads here, and the mask must not be inherited
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                daemon["argv"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                preexec_fn=unblock,  # noqa: PLW1509 - there are no threads here, and the mask must not be inherited
+                start_new_session=True,
+            )
+        except OSError as error:  # a program that is not there is as dead as one that ended
+            log.write(f"cannot start {daemon['argv'][0]}: {error}\n".encode())
+            report(event="exited", daemon=daemon["name"], pid=0, code=127)
+            return None
     process.returncode = 0  # reaped below, with everybody else's orphans
     report(event="started", daemon=daemon["name"], pid=process.pid)
     return process.pid
@@ -127,7 +133,10 @@ def main() -> None:
                 later.append((due, daemon))
                 continue
             del slow[name]
-            running[start(daemon, spec["environment"])] = daemon
+            if pid := start(daemon, spec["environment"]):
+                running[pid] = daemon
+            else:
+                later.append((time.monotonic() + RESTART_DELAY, daemon))
         waiting = later
         signal.sigtimedwait({signal.SIGCHLD}, 0.05 if waiting else 3600.0)
         waiting += [(time.monotonic() + RESTART_DELAY, daemon) for daemon in reap(running)]
