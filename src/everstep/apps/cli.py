@@ -31,3 +31,7 @@ def main() -> None:
     except (LabError, EverstepError) as error:
         print(f"everstep: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
