@@ -24,6 +24,7 @@ from everstep.core.slurm_worker import STOPPING
 log = logging.getLogger(__name__)
 _ASK_SECONDS = 15.0  # then the tasks are told by this process itself
 _ASK_SECONDS_IDLE = 3.0  # with nothing to save, a cluster that is being deleted as a whole need not be waited for
+_START_SECONDS = 15.0  # of the pod's grace, after the tasks have ended
 _PAUSE = 0.25
 
 
@@ -44,7 +45,8 @@ async def _leave(node: str) -> None:
     while any(task_pids().values()) and time.monotonic() < deadline:  # noqa: ASYNC110 - processes send no event
         await asyncio.sleep(_PAUSE)
     for job in requeued:
-        await _start_soon(job)
+        if not job.held:  # somebody wants it to wait
+            await _start_soon(job)
 
 
 async def _requeue_all(node: str) -> list[SlurmJob]:
@@ -81,11 +83,15 @@ async def _requeue(job: SlurmJob) -> None:
 async def _start_soon(job: SlurmJob) -> None:
     """Slurm would hold a requeued job back for two minutes; elsewhere it can start now."""
     commands = slurm()
+    operations = SlurmOperations(commands, SlurmReads(commands))
     with contextlib.suppress(EverstepError, TimeoutError):
-        async with asyncio.timeout(5):
-            seen = (await SlurmReads(commands).job(job.id)).job
-            if seen.waiting and not seen.held and seen.reason == "BeginTime":
-                await commands.run("scontrol", "update", f"jobid={job.id}", "StartTime=now")
+        async with asyncio.timeout(_START_SECONDS):
+            while True:
+                try:
+                    await operations.release(job.id, job.restarts + 1)
+                    return
+                except RetryLater:  # still completing on another node
+                    await asyncio.sleep(_PAUSE)
 
 
 def _signal_tasks() -> None:
