@@ -58,9 +58,9 @@ class Login:
             *command,
         ]
 
-    def run(self, *command: str, text: str | None = None, timeout: float = 30) -> str:
+    def run(self, *command: str, text: str | None = None, seconds: float = 30) -> str:
         """Runs one command there and returns its stdout. Raises LabError."""
-        return run_now(*self.argv(shlex.join(command)), text=text, timeout=timeout)
+        return run_now(*self.argv(shlex.join(command)), text=text, seconds=seconds)
 
     def wait(self, seconds: float) -> None:
         """Returns when the login node lets the user in. Raises LabError."""

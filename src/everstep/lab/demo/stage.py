@@ -142,7 +142,7 @@ def reference_run(login: Login, options: DemoOptions, show: Show) -> dict[int, s
     show.phase("training the uninterrupted reference run")
     python = f"python3 train.py --dir reference --steps {options.wanted_steps} --step-time 0"
     one_rank = f"WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 {python}"
-    login.run("bash", "-c", f"RANK=1 {one_rank} & RANK=0 {one_rank} && wait $!", timeout=180)
+    login.run("bash", "-c", f"RANK=1 {one_rank} & RANK=0 {one_rank} && wait $!", seconds=180)
     return read_losses(login.run("sh", "-c", "cat reference/losses/*.jsonl")).get(0, {})
 
 
