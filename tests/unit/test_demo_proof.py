@@ -93,7 +93,7 @@ def test_overhead_leaves_out_save_load_and_slurms_wait() -> None:
     assert found.resumed_s == pytest.approx(8.6)
     # 8.6 s less 2.0 s of saving, 0.1 s of loading and 1.5 s from "the spare is usable" to Slurm's start.
     assert found.overhead_s == pytest.approx(5.0)
-    assert found.healthy_node_s == pytest.approx(3.0)
+    assert found.healthy_node_s == pytest.approx(6.0)
 
 
 def test_report_files(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ class Claim:
 class Durations:
     """Seconds; None where the record lacks one of the two ends.
 
-    ``healthy_node_s``: fault to validated replacement. ``resumed_s``: fault to the first new training step.
+    ``healthy_node_s``: fault to a replacement that is validated and in service. ``replace_s``: cordon to the replacement
+    in service. ``resumed_s``: fault to the first new training step.
     ``overhead_s``: ``resumed_s`` less the job's own save and load and Slurm's own scheduling wait, which is the time
     from the moment the job was released and its nodes were there to the moment Slurm started it.
     """
@@ -103,14 +104,14 @@ def durations(evidence: Evidence) -> Durations:
         before = job.attempts[-2]
         ready_at = max((t for t in (record.released_at, _needed_spare_at(evidence)) if t is not None), default=None)
         wait = max(0.0, _between(ready_at, job.started_after) or 0.0)
-        overhead = resumed_s - (before.save_seconds or 0.0) - (last.load_seconds or 0.0) - wait
+        overhead = round(resumed_s - (before.save_seconds or 0.0) - (last.load_seconds or 0.0) - wait, 3)
     return Durations(
         detect_s=_between(fault_at, record.at("detected")),
         isolate_s=_between(record.at("detected"), record.at("isolated")),
         checkpoint_s=_between(record.at("signalled"), record.at("checkpointed")),
         requeue_s=_between(record.at("checkpointed") or record.at("isolated"), record.at("requeued")),
-        replace_s=_between(record.at("isolated"), record.at("validated")),
-        healthy_node_s=_between(fault_at, record.at("validated")),
+        replace_s=_between(record.at("cordoned"), record.in_service_at),
+        healthy_node_s=_between(fault_at, _later(record.at("validated"), record.in_service_at)),
         resumed_s=resumed_s,
         overhead_s=overhead,
     )
@@ -119,6 +120,10 @@ def durations(evidence: Evidence) -> Durations:
 def _needed_spare_at(evidence: Evidence) -> float | None:
     record = evidence.record
     return record.in_service_at if record.replacement in evidence.job.nodes_after else None
+
+
+def _later(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else max(one, other)
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -220,18 +220,18 @@ def collect(
         ),
         record=record,
         nodes=nodes,
-        notices=notices(scene, job, record),
+        notices=notices(scene, job, fault, record),
         order_violations=violations(record.steps),
         samples=_samples(scene, fault, record),
     )
 
 
-def notices(scene: Scene, job: str, record: Record) -> tuple[str, ...]:
+def notices(scene: Scene, job: str, fault: InjectedFault, record: Record) -> tuple[str, ...]:
     """Where a message to the owner was really found."""
     found = []
-    if "everstep" in scene.login.run("sh", "-c", f"cat slurm-{int(job)}.out 2>/dev/null || true").lower():
+    if f"node {fault.node} failed" in scene.login.run("sh", "-c", f"cat slurm-{int(job)}.out 2>/dev/null || true"):
         found.append("in the job's own output")
-    if any(event.startswith("Notified") for event in scene.view.events_about(record.name)):
+    if any(event.startswith("Notice:") and USER in event for event in scene.view.events_about(record.name)):
         found.append("as a Kubernetes Event")
     return tuple(found)
 

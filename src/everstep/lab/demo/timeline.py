@@ -10,8 +10,8 @@ from everstep.lab.demo.evidence import Evidence
 
 INK, MUTED, FAULT = "#1b1f24", "#8a939e", "#c8102e"
 NODE_COLOURS = ("#0b6e99", "#e08e0b", "#3a7d44", "#7a4fa3", "#9c4a2f", "#4f5d75")
-# Steps closer than this many seconds share one label, else the words lie on top of each other.
-MERGE_SECONDS = 0.6
+# Steps closer than this many seconds share one label: they were decided in one pass.
+MERGE_SECONDS = 0.05
 
 
 def draw_timeline(evidence: Evidence, path: Path) -> None:
@@ -27,8 +27,8 @@ def draw_timeline(evidence: Evidence, path: Path) -> None:
         by_node[sample.node].append((sample.at - zero, sample.utilization_percent))
     nodes = sorted(by_node)
     labels = _labels(evidence)
-    height = 1.15 * max(1, len(nodes)) + 0.30 * len(labels) + 1.2
-    ratios = [1.15] * max(1, len(nodes)) + [0.30 * len(labels) + 0.2]
+    height = 1.15 * max(1, len(nodes)) + 0.24 * len(labels) + 1.2
+    ratios = [1.15] * max(1, len(nodes)) + [0.24 * len(labels) + 0.2]
     plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9, "axes.edgecolor": MUTED})
     figure, axes = plt.subplots(
         len(ratios), 1, sharex=True, figsize=(11, height), gridspec_kw={"height_ratios": ratios, "hspace": 0.18}
