@@ -161,10 +161,14 @@ def test_only_the_users_own_files_count(tmp_path: Path, home: Path) -> None:
 
 def test_a_huge_record_is_read_at_both_ends(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    real = os.pread
-    monkeypatch.setattr(
-        records_module.os, "pread", lambda fd, size, at: (read.append(len(data := real(fd, size, at))), data)[1]
-    )
+    pread = os.pread
+
+    def counted(file: int, size: int, offset: int) -> bytes:
+        data = pread(file, size, offset)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
     middle = b"\n".join(lines(*[{"event": "progress", "step": n, "time": 101.0 + n} for n in range(1, 60_000)]))
     (home / "attempt-0000.jsonl").write_bytes(b"\n".join([lines(EVENTS[0])[0], middle, lines(EVENTS[-1])[0]]))
     (seen,) = progress(tmp_path)
