@@ -101,7 +101,7 @@ class JobRecord:
         gpu_seconds_lost: GPUs x seconds from the signal to the first new step; None = unknown.
         saved_step, saved_bytes, save_seconds, saved_at: the checkpoint it resumes from.
         load_seconds: what the load took; None = unknown.
-        launches: how often the release led to a failed launch.
+        launches: how often it had to be stopped again: its launch failed, or it was on the faulty node.
         reason: one sentence.
     """
 
@@ -233,10 +233,10 @@ class Status:
         return next((s for s in self.steps if s.name is name), None)
 
     def with_step(self, name: StepName, at: float, reason: str) -> Status:
-        """Adds the step, once; a second time changes nothing."""
+        """Adds the step in its place in time, once; a second time changes nothing."""
         if self.step(name):
             return self
-        return replace(self, steps=(*self.steps, Step(name, at, reason)))
+        return replace(self, steps=tuple(sorted((*self.steps, Step(name, at, reason)), key=lambda step: step.at)))
 
     @property
     def resolved(self) -> bool:

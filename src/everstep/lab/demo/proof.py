@@ -40,8 +40,8 @@ class Claim:
 class Durations:
     """Seconds; None where the record lacks one of the two ends.
 
-    ``healthy_node_s``: fault to a replacement that is validated and in service. ``replace_s``: cordon to the replacement
-    in service. ``resumed_s``: fault to the first new training step.
+    ``healthy_node_s``: fault to a replacement that is validated and in service. ``replace_s``: cordon to the same.
+    ``resumed_s``: fault to the first new training step.
     ``overhead_s``: ``resumed_s`` less the job's own save and load and Slurm's own scheduling wait, which is the time
     from the moment the job was released and its nodes were there to the moment Slurm started it.
     """
