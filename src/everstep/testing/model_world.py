@@ -13,6 +13,7 @@ class ModelWorld:
 
     cluster = "slurm/main"
     kill_wait = 120.0
+    width = 2
 
     def __init__(self, version: str = "24.11.5") -> None:
         self.time = 1_800_000_000.0

@@ -28,6 +28,7 @@ class RealSlurm:
     Attributes:
         shell: runs an argument list where sbatch, scancel and scontrol work with administrator's rights, and returns
             what it printed; raises when it fails.
+        width: nodes of each job; twice as many must be idle.
         off, on: cut a node's power, and give it back.
     """
 
@@ -37,6 +38,7 @@ class RealSlurm:
     shell: Shell
     off: Callable[[str], Awaitable[None]]
     on: Callable[[str], Awaitable[None]]
+    width: int = 2
 
     def now(self) -> float:
         return time.time()
