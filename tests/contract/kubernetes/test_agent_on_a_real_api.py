@@ -97,7 +97,8 @@ class NodeAgent:
     def says(self, code: int, gpu: int = 1) -> None:
         self._sequence += 1
         with self.kmsg.open("a") as log:
-            log.write(f"4,{self._sequence},1,-;NVRM: Xid (PCI:{GPUS[gpu]['pci']}): {code}, pid=1, name=a, text\n")
+            text = f"NVRM: Xid (PCI:{GPUS[gpu]['pci']}): {code}, pid=1, name=a, text"
+            log.write(f"4,{self._sequence},{time.monotonic_ns() // 1000},-;{text}\n")
 
     def start(self) -> None:
         command = [sys.executable, "-m", "everstep.apps.agent", "--node", self.node, "--kmsg", str(self.kmsg)]

@@ -67,11 +67,11 @@ class FakeDriver:
 
 @asynccontextmanager
 async def agent(
-    kmsg: Path, api: FakeApi, driver: FakeDriver, boot_id: str = "boot-1", period: float = 0.02
+    kmsg: Path, api: FakeApi, driver: FakeDriver, boot_id: str = "boot-1", period: float = 0.02, not_before: int = 0
 ) -> AsyncIterator[State]:
     state = State(resumed(api.stored.diagnosis if api.stored else None, boot_id), time.time)
     gpus = GpuTask(state, CATALOG, driver, period=period)
-    log = KernelLogTask(state, CATALOG, kmsg, allow_injected=False)
+    log = KernelLogTask(state, CATALOG, kmsg, not_before=not_before)
     tasks = [asyncio.create_task(log.run())]
     await gpus.look()
     await log.tried.wait()
@@ -132,6 +132,20 @@ def test_the_driver_is_asked_at_once_when_the_log_accuses_a_gpu(kmsg: Path) -> N
             driver.answer = (GPUS[0], replace(GPUS[1], lost=True))
             append(kmsg, xid_record(1))
             await until(lambda: api.writes[-1].gpus[1].lost)
+
+    play(scenario)
+
+
+def test_on_a_node_that_nobody_watched_old_lines_accuse_nobody(kmsg: Path) -> None:
+    async def scenario() -> None:
+        api = FakeApi()
+        append(kmsg, xid_record(1))  # at one microsecond
+        async with agent(kmsg, api, FakeDriver(), not_before=1000):
+            await until(lambda: bool(api.writes))
+            assert api.writes[0].verdict is Verdict.HEALTHY
+            append(kmsg, xid_record(2).replace(",1,-;", ",1001,-;"))
+            await until(lambda: api.writes[-1].verdict is Verdict.FAULTY)
+            assert api.writes[-1].faults[0].count == 1
 
     play(scenario)
 

@@ -27,6 +27,8 @@ from everstep.core.errors import EverstepError, RetryLater, Unreachable
 from everstep.core.fault_catalog import Catalog
 from everstep.core.health import Gpu
 
+FIRST_LOOK_BACK = 600_000_000  # microseconds: what the first agent of a node still counts, from before its own start
+
 log = logging.getLogger(__name__)
 
 
@@ -79,7 +81,10 @@ async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
         reader = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else NoGpuReader()
         gpus = GpuTask(state, catalog, reader)
         await gpus.look()  # first, so that the first faults already carry the serial of their GPU
-        kernel_log = KernelLogTask(state, catalog, arguments.kmsg, arguments.allow_injected)
+        not_before = 0 if said else time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000 - FIRST_LOOK_BACK
+        kernel_log = KernelLogTask(
+            state, catalog, arguments.kmsg, allow_injected=arguments.allow_injected, not_before=not_before
+        )
         publisher = Publisher(state, own, said)
         tasks.create_task(kernel_log.run())
         await kernel_log.tried.wait()  # nothing is said before every source was asked once

@@ -32,13 +32,21 @@ class KernelLogTask:
 
     A log that was replaced or broke off is opened again and read from its start; the record numbers in the diagnosis
     keep what was counted before from being counted again.
+
+    Args:
+        allow_injected: count lines that user space wrote, marked as injected.
+        not_before: kernel time in microseconds; older records are passed over. On a node that nobody has watched so far
+            an old line says nothing of today: the GPU may have been reset since. Its state now, the driver tells.
     """
 
-    def __init__(self, state: State, catalog: Catalog, path: Path, allow_injected: bool) -> None:
+    def __init__(
+        self, state: State, catalog: Catalog, path: Path, *, allow_injected: bool = False, not_before: int = 0
+    ) -> None:
         self._state = state
         self._catalog = catalog
         self._path = path
         self._allow_injected = allow_injected
+        self._not_before = not_before
         self.tried = asyncio.Event()  # set once the log was read to its end, or found broken
 
     async def run(self) -> None:
@@ -75,7 +83,7 @@ class KernelLogTask:
             diagnosis = replace(diagnosis, lost_records=diagnosis.lost_records + batch.lost)
         for data in batch.records:
             evidence = parse_line(data, allow_injected=self._allow_injected)
-            if evidence is None or (record := parse_record(data)) is None:
+            if evidence is None or (record := parse_record(data)) is None or record.microseconds < self._not_before:
                 continue
             diagnosis = with_evidence(diagnosis, record.sequence, classify(self._catalog, evidence), self._state.now())
         self._state.update(diagnosis)
