@@ -24,9 +24,9 @@ from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.notify.announcer import Announcer
 from everstep.adapters.provider.machine_api import MachineApi
 from everstep.adapters.slurm.client import GatewayScheduler
-from everstep.apps.agent.probes import serve_probes
 from everstep.apps.controller.settings import Settings, read_settings
 from everstep.apps.controller.slurm_clusters import SlurmClusters
+from everstep.apps.probes import serve_probes
 from everstep.core.errors import EverstepError, Unreachable
 from everstep.engine.controller import Controller
 from everstep.engine.leader import Leadership
@@ -47,14 +47,21 @@ class WallClock:
         await asyncio.sleep(seconds)
 
 
+class SinceBoot(WallClock):
+    """Time that nobody can set back, and that goes on while the machine sleeps: the clock of leadership."""
+
+    def now(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class NoProvider:
     """Without a provider nobody takes machines back: the heal says so and calls a person."""
 
     async def operation(self, operation_id: str) -> Operation | None:
-        raise Unreachable("no machine provider is configured (set controller.machineAPI.url)")
+        raise Unreachable("no machine provider is configured (set provider.url)")
 
     async def retire(self, operation_id: str, machine: str) -> None:
-        raise Unreachable("no machine provider is configured (set controller.machineAPI.url)")
+        raise Unreachable("no machine provider is configured (set provider.url)")
 
 
 async def run(settings: Settings) -> None:
@@ -81,7 +88,7 @@ async def run(settings: Settings) -> None:
             notifier=Announcer(cluster.event, settings.notify_urls),
             remediations=KubeRemediations(verbs, caches),
         )
-        leadership = Leadership(KubeLeaderLease(verbs, settings.namespace, LEASE), clock, settings.identity)
+        leadership = Leadership(KubeLeaderLease(verbs, settings.namespace, LEASE), SinceBoot(), settings.identity)
         stack.push_async_callback(leadership.release)
         ready = True
         log.info("controller started", identity=settings.identity)

@@ -11,6 +11,7 @@ from everstep.adapters.kube.store import Store
 from everstep.adapters.kube.stream import follow
 from everstep.adapters.kube.wire import ObjectMeta
 from everstep.api.meta import API_VERSION
+from everstep.core.errors import Unreadable
 
 SLURM_CLUSTERS = f"/apis/{API_VERSION}/slurmclusters"
 GATEWAY_PORT = 6840
@@ -31,8 +32,16 @@ class SlurmClusters:
         await follow(http, SLURM_CLUSTERS, SlurmClusterView, self.store)
 
     def endpoints(self) -> Iterable[tuple[str, str]]:
-        """(namespace/name, base URL). Unreachable when the list is not known or any entry could not be read."""
-        return self.store.all()
+        """(namespace/name, base URL) of each.
+
+        Raises:
+            Unreachable: the list is not known.
+            Unreadable: a SlurmCluster cannot be understood; the jobs on its nodes must not be overlooked.
+        """
+        endpoints = self.store.all()
+        for (namespace, name), why in self.store.unreadable.items():
+            raise Unreadable(f"SlurmCluster {namespace}/{name} cannot be read: {why}")
+        return endpoints
 
 
 def _endpoint(view: SlurmClusterView) -> tuple[str, str]:
