@@ -153,7 +153,7 @@ def _node_daemons(parts: NodeParts) -> list[Daemon]:
                 f"--node-ip={parts.addresses.node(parts.number)}",
                 f"--node-labels={(root / 'labels').read_text()}",
             ],
-            [_CONTAINERD_SOCKET, str(_gate(layout))],
+            [str(_gate(layout)), f"cri:{_CONTAINERD_SOCKET}"],
         ),
         (
             "kube-proxy",

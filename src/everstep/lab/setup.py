@@ -46,7 +46,7 @@ def ensure_all() -> None:
 def ensure(images: Sequence[str]) -> tuple[Path, dict[str, Path]]:
     """The binaries' folder, and name -> archive for each image. Raises LabError with the first failure."""
     check_programs()
-    with Progresses("Making what a lab is made of (once; the first time takes about ten minutes)") as progress:
+    with Progresses("Making what a lab is made of (only what changed; all of it takes about ten minutes)") as progress:
         report = progress.tell
         apart = [name for name in images if not RECIPES[name].binaries]
         with ThreadPoolExecutor(max_workers=2) as pool:
