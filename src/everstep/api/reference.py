@@ -1,6 +1,6 @@
 """The reference page of the custom resources, generated from the same structs as the CRDs.
 
-``python -m everstep.api.reference > docs/reference/resources.md``; a test compares the page with what the structs say now.
+``python -m everstep.api.reference > docs/reference/resources.md``; a test compares the page with the structs.
 """
 
 from __future__ import annotations
