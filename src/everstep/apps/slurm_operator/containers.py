@@ -51,7 +51,6 @@ def controller(cluster: Cluster, settings: Settings) -> list[Object]:
             "ports": [{"name": "slurmctld", "containerPort": 6817}],
             "startupProbe": {**ping, "periodSeconds": 1, "failureThreshold": 120},
         },
-        *_vouch(cluster, settings, []),
     ]
 
 
@@ -91,7 +90,7 @@ def worker(cluster: Cluster, settings: Settings, pool: str) -> list[Object]:
             "requests": {"nvidia.com/gpu": str(conf.gpus)},
             "limits": {"nvidia.com/gpu": str(conf.gpus)},
         }
-    return [slurmd, *_vouch(cluster, settings, [])]
+    return [slurmd]
 
 
 def login(cluster: Cluster, settings: Settings) -> list[Object]:
@@ -109,8 +108,7 @@ def login(cluster: Cluster, settings: Settings) -> list[Object]:
         "ports": [{"name": "ssh", "containerPort": 22}],
         "startupProbe": {"tcpSocket": {"port": 22}, "periodSeconds": 1, "failureThreshold": 60},
     }
-    own: list[Object] = [] if uses_munge(cluster) else [{"name": "sack-config", "mountPath": str(layout.SLURM_FOLDER)}]
-    return [sshd, *_vouch(cluster, settings, [*own, *sack, _USERS_MOUNT], always=True)]
+    return [sshd]
 
 
 def gateway(cluster: Cluster, settings: Settings) -> list[Object]:
@@ -133,6 +131,18 @@ def gateway(cluster: Cluster, settings: Settings) -> list[Object]:
             },
         }
     ]
+
+
+def vouching(cluster: Cluster, settings: Settings, role: str) -> list[Object]:
+    """Sidecars, there before the daemon starts and until it has ended: munged, or the login node's sackd."""
+    if uses_munge(cluster) and role != "gateway":
+        mounts: list[Object] = [_KEYS_MOUNT, _MUNGE_MOUNT]
+    elif role == "login":
+        sack = {"name": "sack", "mountPath": str(layout.SACK_FOLDER)}
+        mounts = [_KEYS_MOUNT, _USERS_MOUNT, sack, {"name": "sack-config", "mountPath": str(layout.SLURM_FOLDER)}]
+    else:
+        return []
+    return [{**container(cluster, settings, "vouch", "vouch", mounts), "restartPolicy": "Always"}]
 
 
 def volumes(cluster: Cluster, containers: list[Object]) -> list[Object]:
@@ -166,9 +176,3 @@ def volumes(cluster: Cluster, containers: list[Object]) -> list[Object]:
 
 def _munge(cluster: Cluster) -> list[Object]:
     return [_MUNGE_MOUNT] if uses_munge(cluster) else []
-
-
-def _vouch(cluster: Cluster, settings: Settings, mounts: list[Object], always: bool = False) -> list[Object]:
-    if not uses_munge(cluster) and not always:
-        return []
-    return [container(cluster, settings, "vouch", "vouch", [_KEYS_MOUNT, *_munge(cluster), *mounts])]

@@ -136,9 +136,11 @@ def _gateway_identity(cluster: Cluster) -> list[Object]:
 
 def _pod(cluster: Cluster, settings: Settings, role: str, inside: list[Object], extra: Object) -> Object:
     nodes = f"{cluster.part('nodes')}.{cluster.namespace}.svc.{settings.cluster_domain}"
+    beside = containers.vouching(cluster, settings, role)
     spec: Object = {
+        "initContainers": beside,
         "containers": inside,
-        "volumes": containers.volumes(cluster, inside),
+        "volumes": containers.volumes(cluster, [*inside, *beside]),
         "dnsConfig": {"searches": [nodes]},
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
