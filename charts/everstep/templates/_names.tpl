@@ -49,7 +49,7 @@ startupProbe:
   failureThreshold: 120
 readinessProbe:
   httpGet: {path: /readyz, port: {{ . }}}
-  periodSeconds: 10
+  periodSeconds: 2
 livenessProbe:
   httpGet: {path: /healthz, port: {{ . }}}
   periodSeconds: 20
