@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from everstep.core.errors import Refused
+from everstep.core.slurm_text import version_tuple
 from everstep.ports import Scheduler
 from everstep.testing.scheduler import FakeScheduler
 from everstep.testing.slurm_model import SlurmModel
@@ -28,6 +30,8 @@ class ModelWorld:
         self.time += seconds
 
     async def submit(self, spec: JobSpec) -> str:
+        if spec.expedite and version_tuple(self.model.version) < (26, 5):
+            raise Refused("sbatch: unrecognized option '--requeue=expedite'")
         return self.model.submit(spec)
 
     async def cancel(self, job: str) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from everstep.core.errors import Refused
 from everstep.ports import Scheduler
 from everstep.testing.slurm_training import JobSpec
 
@@ -49,11 +50,19 @@ class RealSlurm:
     async def submit(self, spec: JobSpec) -> str:
         arguments = ["sbatch", "--parsable", "--output=/dev/null", f"--job-name={spec.name}", f"--nodes={spec.nodes}"]
         arguments += ["--ntasks-per-node=1", f"--gpus-per-node={spec.gpus_per_node}", "--chdir=/tmp"]
-        arguments += [] if spec.requeue else ["--no-requeue"]
+        if not spec.requeue:
+            arguments.append("--no-requeue")
+        elif spec.expedite:
+            arguments.append("--requeue=expedite")
         # One word, so that it survives any number of shells on its way.
         script = base64.b64encode(_task(spec).encode()).decode()
         arguments.append(f'--wrap=exec srun bash -c "$(echo {script} | base64 -d)"')
-        return (await self.shell(arguments)).strip().split(";")[0]
+        try:
+            return (await self.shell(arguments)).strip().split(";")[0]
+        except Exception as error:
+            if spec.expedite:  # unknown before 26.05, and off unless enable_expedited_requeue is set
+                raise Refused(f"sbatch --requeue=expedite: {error}") from None
+            raise
 
     async def cancel(self, job: str) -> None:
         await self.shell(["scancel", job])

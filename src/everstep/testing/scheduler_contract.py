@@ -51,7 +51,9 @@ class SlurmWorld(Protocol):
 
     async def pause(self, seconds: float) -> None: ...
 
-    async def submit(self, spec: JobSpec) -> str: ...
+    async def submit(self, spec: JobSpec) -> str:
+        """The job's id. Raises Refused for a job that this Slurm does not know how to run."""
+        ...
 
     async def cancel(self, job: str) -> None: ...
 
@@ -113,6 +115,9 @@ class SchedulerContract:
 
     def test_all_nodes_dead_leaves_nothing_behind(self) -> None:
         self.check(_all_nodes_dead_leaves_nothing_behind)
+
+    def test_an_expedited_job_is_held_and_released_too(self) -> None:
+        self.check(_an_expedited_job_is_held_and_released_too)
 
     def test_a_job_that_ended_is_not_run_again(self) -> None:
         self.check(_a_job_that_ended_is_not_run_again)
@@ -308,6 +313,25 @@ async def _all_nodes_dead_leaves_nothing_behind(world: SlurmWorld) -> None:
     finally:
         for node in job.nodes:
             await _revive(world, node)
+
+
+async def _an_expedited_job_is_held_and_released_too(world: SlurmWorld) -> None:
+    try:
+        job = await _running(world, JobSpec(expedite=True, save_seconds=2))
+    except Refused as error:
+        pytest.skip(f"this Slurm does not expedite requeues: {error}")
+    dead = job.nodes[0]
+    await world.power_off(dead)
+    try:
+        await world.scheduler.hold(world.cluster, job.id, 0)
+        await world.scheduler.down(world.cluster, dead, REASON)
+        seen = await _until_job(world, job.id, lambda j: j.waiting and not j.nodes, 20, "to be requeued by Slurm")
+        assert (seen.restarts, seen.held) == (1, True)
+        await world.scheduler.release(world.cluster, job.id, 1)
+        again = await _until_job(world, job.id, lambda j: j.state == "RUNNING", 15, "to run again")
+        assert dead not in again.nodes
+    finally:
+        await _revive(world, dead)
 
 
 async def _a_job_that_ended_is_not_run_again(world: SlurmWorld) -> None:
