@@ -16,6 +16,11 @@ class Cordon:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncordon:
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evict:
     pod: PodView
 
@@ -129,6 +134,7 @@ class LetGo:
 
 Action = (
     Cordon
+    | Uncordon
     | Evict
     | ClaimSpare
     | ReleaseSpare

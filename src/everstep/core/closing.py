@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.core.actions import ReleaseSpare, SlurmResume
+from everstep.core.actions import ReleaseSpare, SlurmResume, Uncordon
 from everstep.core.draft import OUR_PREFIX, Draft
 from everstep.core.remediation_status import JobPhase, JobRecord, Outcome, StepName
 
@@ -76,7 +76,11 @@ def _spare_given_back(draft: Draft) -> bool:
 
 
 def _node_given_back(draft: Draft) -> bool:
-    """A person took the node back: our drain is lifted, theirs is not."""
+    """A person took the node back: our cordon and our drain are lifted, theirs are not."""
+    node = draft.seen.node
+    if node is not None and draft.node_is_ours and node.unschedulable and draft.has(StepName.OPT_OUT_CHECKED):
+        draft.act(Uncordon(node.name))
+        return False
     if draft.seen.slurm is None:
         return False
     ours = [

@@ -45,7 +45,7 @@ def hand_over(draft: Draft) -> None:
 
 def _may_start(draft: Draft) -> bool:
     node = draft.seen.node
-    left = not draft.node_is_ours or (node is not None and node.out_of_service == draft.remediation.name)
+    left = not draft.node_is_ours or (node is not None and node.out_of_service is not None)
     return draft.has(StepName.DRAINED) and left and not draft.halted and _still_empty(draft)
 
 

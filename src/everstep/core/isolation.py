@@ -83,19 +83,17 @@ def _cordon(draft: Draft) -> None:
 
 
 def notice_cancellation(draft: Draft) -> None:
-    """A person who uncordons the node takes it back; so does one who deletes the record."""
+    """A person who uncordons the node takes it back; so does one who deletes the record.
+
+    Only while the node is still in its pool: after that the heal is brought to its end, and a deleted record is kept
+    until then.
+    """
     status, node = draft.status, draft.seen.node
-    if status.cancelled or draft.handed_over:
+    if status.cancelled or draft.has(StepName.DRAINED) or node is None or not draft.node_is_ours or node.out_of_service:
         return
     if draft.remediation.deleting:
         draft.status = replace(status, cancelled="a person deleted the record")
-    elif (
-        node is not None
-        and draft.node_is_ours
-        and draft.has(StepName.CORDONED)
-        and not draft.has(StepName.DRAINED)
-        and not node.unschedulable
-    ):
+    elif draft.has(StepName.CORDONED) and not node.unschedulable:
         draft.status = replace(status, cancelled=f"a person uncordoned node {node.name}")
 
 

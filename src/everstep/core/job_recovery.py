@@ -39,12 +39,14 @@ CREDENTIALS_BY_SECOND_BEFORE = (24, 11)  # 0 of 20 launches failed on 24.11 and 
 class Sight:
     """What is seen of one job in this pass.
 
+    ``faulty`` is None where no node is forbidden: the machine is back repaired, or a person took the node back.
+
     Attributes:
         asked: False when its cluster could not be asked; then ``job`` means nothing.
         job: None when Slurm says that it does not know the job.
         version: of its Slurm, for example ``22.05.8``.
         progress: None when its record could not be read (yet).
-        faulty: the nodes it must not run on.
+        faulty: the node it must not run on.
         drained: the drain was seen in its cluster.
         node_dead, node_down: the faulty node does not answer; Slurm already counts it as DOWN.
         in_service_at: when the replacement came into service.
@@ -225,7 +227,11 @@ def _running(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy:
     if job.waiting:
         return _enter(now, record, JobPhase.RELEASED, f"job {job.id} waits in Slurm's queue again"), ()
     if sight.faulty in job.nodes and job.state == "RUNNING":
-        record = replace(record, guard=job.restarts)
+        if record.launches >= MAX_LAUNCHES:
+            return _enter(
+                now, record, JobPhase.FAILED, f"Slurm starts job {job.id} on the faulty node again and again"
+            ), ()
+        record = replace(record, guard=job.restarts, launches=record.launches + 1)
         return _ask(now, record, f"job {job.id} was started on the faulty node again and is requeued"), (
             RequeueJob(record.cluster, job.id, job.restarts),
         )

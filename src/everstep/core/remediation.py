@@ -213,7 +213,7 @@ def _sight(draft: Draft, record: JobRecord) -> Sight:
         job=snapshot.job(record.id) if snapshot else None,
         version=snapshot.version if snapshot else "",
         progress=seen.progress.get((record.cluster, record.id)),
-        faulty=None if back else draft.spec.node,
+        faulty=None if back or draft.status.cancelled else draft.spec.node,
         drained=draft.has(StepName.ISOLATED) and node is not None and node.drained_for_good,
         node_dead=draft.node_dead or silent,
         node_down=node is None or "DOWN" in node.states,
@@ -267,6 +267,7 @@ def _advance(draft: Draft) -> None:
         Stage.ISOLATING: policy.isolate_deadline,
         Stage.RECOVERING: policy.grace + policy.grace_margin + RECOVERY_SLACK,
         Stage.VACATING: policy.vacate_deadline,
+        Stage.REPLACING: policy.spare_deadline + policy.validate_deadline + policy.retire_deadline,
         Stage.RESUMING: policy.resume_deadline,
     }
     limit = limits.get(stage)

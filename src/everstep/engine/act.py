@@ -25,6 +25,8 @@ async def perform(world: World, me: Remediation, action: do.Action) -> None:  # 
     match action:
         case do.Cordon(node):
             await cluster.cordon(node)
+        case do.Uncordon(node):
+            await cluster.uncordon(node)
         case do.Evict(pod):
             await cluster.evict(pod)
         case do.ClaimSpare(node):

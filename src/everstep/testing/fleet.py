@@ -165,7 +165,7 @@ class Fleet:
         if pod is None or pod.terminating:
             return
         self.evictions.append(pod.name)
-        if pod.name.startswith("slurmd-") and self.slurm.snapshot().jobs_on(pod.node):
+        if pod.name.startswith("slurmd-") and self._jobs_on(pod.node):
             self.violations.append(f"the Slurm worker on {pod.node} was evicted under a job")
         self.pods[uid] = replace(pod, terminating=True)
         self.clock.plan(EVICTION_SECONDS, lambda: self._gone(uid))
@@ -181,7 +181,7 @@ class Fleet:
             self.violations.append(f"machine {machine} was retired twice in one life")
         if POOL_LABEL in node.labels or SPARE_LABEL in node.labels:
             self.violations.append(f"machine {machine} was retired while its node was in service")
-        if any(job.active and machine in job.nodes for job in self.slurm.snapshot().jobs) and node.alive:
+        if self._jobs_on(machine) and node.alive:
             self.violations.append(f"machine {machine} was retired under a job")
         if node.alive and any(p.node == machine and p.owner_kind != "DaemonSet" for p in self.pods.values()):
             self.violations.append(f"machine {machine} was retired with pods on it")
@@ -219,12 +219,16 @@ class Fleet:
 
     def _stop_worker(self, node: FleetNode) -> None:
         node.worker = False
-        if self.slurm.snapshot().jobs_on(node.name) and node.alive:
+        if self._jobs_on(node.name) and node.alive:
             self.violations.append(f"the Slurm worker on {node.name} was stopped under a job")
         if node.name in self.slurm.nodes:
             self.slurm.power_off(node.name)
         for uid in [u for u, p in self.pods.items() if p.node == node.name and p.name.startswith("slurmd-")]:
             self.clock.plan(WORKER_STOP, lambda uid=uid: self._gone(uid))  # type: ignore[misc]
+
+    def _jobs_on(self, node: str) -> list[str]:
+        """What really runs there, whether or not Slurm's controller can be asked."""
+        return [job.id for job in self.slurm.jobs.values() if job.view().active and node in job.nodes]
 
     def _gone(self, uid: str) -> None:
         pod = self.pods.pop(uid, None)
