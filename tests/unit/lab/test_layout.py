@@ -1,0 +1,78 @@
+"""Names and addresses: labs and nodes never overlap, and requests that cannot work are refused."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from pathlib import Path
+
+import pytest
+
+from everstep.lab.cluster import Lab
+from everstep.lab.errors import LabError
+from everstep.lab.layout import MAX_LABS, MAX_NODES, Addresses, LabConfig, LabLayout, LabPlan, existing_labs
+
+
+def test_no_two_labs_share_an_address() -> None:
+    everything = [
+        network for lab in map(Addresses, range(MAX_LABS)) for network in (lab.nodes, lab.pods, lab.host_network)
+    ]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(everything, 2))
+
+
+@pytest.mark.parametrize("index", [0, MAX_LABS - 1])
+def test_every_node_has_an_address_and_pods_of_its_own(index: int) -> None:
+    lab = Addresses(index)
+    pods = [lab.node_pods(number) for number in range(MAX_NODES)]
+    nodes = [ipaddress.IPv4Address(lab.node(number)) for number in range(MAX_NODES)]
+    assert len(set(pods)) == len(set(nodes)) == MAX_NODES
+    assert all(network.subnet_of(lab.pods) for network in pods)
+    assert all(address in lab.nodes for address in nodes)
+    assert lab.gateway not in map(str, nodes)
+
+
+def test_spares_are_the_last_gpu_nodes() -> None:
+    config = LabConfig(nodes=2, spares=1)
+    assert config.all_nodes == ["sys-1", "gpu-1", "gpu-2", "gpu-3"]
+    assert config.spare_nodes == ["gpu-3"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LabConfig(name="Upper"),
+        LabConfig(name="a/b"),
+        LabConfig(name=""),
+        LabConfig(name="x" * 21),
+        LabConfig(nodes=-1),
+        LabConfig(gpus=17),
+        LabConfig(nodes=MAX_NODES),
+    ],
+)
+def test_a_request_that_cannot_work_is_refused(config: LabConfig) -> None:
+    with pytest.raises(LabError):
+        config.check()
+
+
+def test_only_directories_with_a_plan_are_labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERSTEP_STATE", str(tmp_path))
+    assert existing_labs() == []
+    (tmp_path / "stray").mkdir()
+    LabLayout.of("mine").root.mkdir()
+    LabLayout.of("mine").plan_file.write_text("{}")
+    assert existing_labs() == ["mine"]
+
+
+def test_which_lab_is_asked_only_when_it_is_not_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERSTEP_STATE", str(tmp_path))
+    with pytest.raises(LabError, match="none is up"):
+        Lab.find()
+    for name in ("one", "two"):
+        root = LabLayout.of(name).root
+        root.mkdir()
+        LabLayout.of(name).plan_file.write_text('{"config": {"name": "%s"}, "binaries": "/b", "archives": []}' % name)
+    assert Lab.find("two").plan == LabPlan(config=LabConfig(name="two"), binaries="/b", archives=[])
+    with pytest.raises(LabError, match=r"several \(one, two\)"):
+        Lab.find()
+    with pytest.raises(LabError, match="no lab 'three'; there is one, two"):
+        Lab.find("three")
