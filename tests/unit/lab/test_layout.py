@@ -6,6 +6,7 @@ import ipaddress
 import itertools
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from everstep.lab.cluster import Lab
@@ -70,7 +71,8 @@ def test_which_lab_is_asked_only_when_it_is_not_clear(tmp_path: Path, monkeypatc
     for name in ("one", "two"):
         root = LabLayout.of(name).root
         root.mkdir()
-        LabLayout.of(name).plan_file.write_text('{"config": {"name": "%s"}, "binaries": "/b", "archives": []}' % name)
+        plan = LabPlan(config=LabConfig(name=name), binaries="/b", archives=[])
+        LabLayout.of(name).plan_file.write_bytes(msgspec.json.encode(plan))
     assert Lab.find("two").plan == LabPlan(config=LabConfig(name="two"), binaries="/b", archives=[])
     with pytest.raises(LabError, match=r"several \(one, two\)"):
         Lab.find()
