@@ -181,6 +181,7 @@ class SlurmModel:
         if job.state not in {"RUNNING", "COMPLETING"} | WAITING_JOB_STATES:
             raise Conflict("Job has already finished")
         job.requeue = True
+        self._plan_tick(self.now())  # every change of a job wakes the scheduler
 
     def hold(self, job_id: str) -> None:
         job = self._job(job_id)

@@ -170,6 +170,9 @@ class SlurmOperations:
                 job_id,
                 lambda r: not r.job.waiting,
             )
+        else:
+            # It waits for nodes. A change that changes nothing makes Slurm look at its queue now, not at its next turn.
+            await self.commands.run("scontrol", "update", f"jobid={record.target}", "Requeue=1")
 
     async def tell(self, job_id: str, message: str) -> None:
         """One line on the job's standard error; Refused when the job has no place for it."""
