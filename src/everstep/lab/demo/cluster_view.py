@@ -69,14 +69,15 @@ class ClusterView:
             raise LabError(f"cannot read {path} from the API server: {error}") from error
         return answer.content
 
-    def remediation_of(self, node: str) -> RemediationObject | None:
-        """The youngest remediation of that node."""
+    def remediation_of(self, node: str, since: float = 0.0) -> RemediationObject | None:
+        """The youngest remediation of that node that was opened at or after ``since``, Unix seconds."""
         found = [
             msgspec.json.decode(raw, type=RemediationObject)
             for raw in msgspec.json.decode(self._get(f"{GROUP}/remediations"), type=Objects).items
         ]
-        mine = [r for r in found if r.spec.node == node]
-        return max(mine, key=lambda r: _seconds(r.metadata.creation_timestamp) or 0.0, default=None)
+        # The API server keeps whole seconds.
+        mine = [r for r in found if r.spec.node == node and _opened(r) >= int(since)]
+        return max(mine, key=_opened, default=None)
 
     def node(self, name: str, slurm_states: frozenset[str]) -> NodeEvidence | None:
         """One node as Kubernetes and its agent show it; None when there is no such Node."""
@@ -137,6 +138,10 @@ def record_of(remediation: RemediationObject | None, job: str) -> Record:
 def violations(steps: Sequence[Step]) -> tuple[str, ...]:
     """What contradicts the declared order of the promise."""
     return tuple(order_violations(CoreStep(StepName(s.name), s.at, s.reason) for s in steps))
+
+
+def _opened(remediation: RemediationObject) -> float:
+    return _seconds(remediation.metadata.creation_timestamp) or 0.0
 
 
 def _seconds(moment: datetime | None) -> float | None:

@@ -7,14 +7,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from everstep.core.scheduler_state import AttemptProgress
 from everstep.lab.cluster import Lab
 from everstep.lab.demo.cluster_view import ClusterView, record_of, violations
-from everstep.lab.demo.evidence import Attempt, Evidence, InjectedFault, JobEvidence, NodeEvidence, Record, Sample
+from everstep.lab.demo.evidence import Attempt, Evidence, InjectedFault, JobEvidence, Record, Sample
 from everstep.lab.demo.login import Login, make_key, until
 from everstep.lab.demo.losses import read_losses
 from everstep.lab.errors import LabError
@@ -22,8 +22,6 @@ from everstep.lab.layout import LabConfig, LabPlan
 
 NAMESPACE, CLUSTER, USER = "slurm", "demo", "ada"
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
-# The job must have done at least this much before the fault: enough that a restart from the top would show.
-STEPS_BEFORE_FAULT = 40
 # The controller notices a machine without power only when its heartbeat is overdue; everything else is quicker.
 HEAL_SECONDS = 240.0
 JOB_SECONDS = 300.0
@@ -47,8 +45,11 @@ class DemoOptions:
 
     Attributes:
         fault: ``xid`` with ``code``, or ``power``.
-        training: extra arguments of examples/train.py, for the variants of the job.
         wanted_steps: how many steps the job trains.
+        steps_before_fault: how many of them it has done when the fault comes.
+        script: the batch script in ``examples``.
+        sbatch: extra arguments of sbatch.
+        training: extra arguments of examples/train.py, for the variants of the job.
     """
 
     fault: str = "xid"
@@ -60,8 +61,11 @@ class DemoOptions:
     gpus: int = 2
     gpu: int = 0
     wanted_steps: int = 200
+    # Enough that a restart from the top would show.
+    steps_before_fault: int = 40
+    script: str = "train.sbatch"
+    sbatch: Sequence[str] = ()
     training: Sequence[str] = ("--step-time", "0.15", "--save-seconds", "2")
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,14 @@ class Scene:
     lab: Lab
     login: Login
     view: ClusterView
+
+
+@dataclass(frozen=True)
+class Training:
+    """A job that trains, and the nodes that it was given."""
+
+    job: str
+    nodes: tuple[str, ...]
 
 
 def run_demo(options: DemoOptions, plan: Callable[[LabConfig], LabPlan], show: Show, keep: bool = False) -> Evidence:
@@ -119,22 +131,31 @@ def create_slurm(lab: Lab, view: ClusterView, key: Path, version: str, show: Sho
 
 def heal_one(scene: Scene, options: DemoOptions, show: Show) -> Evidence:
     """Trains, breaks one node under the training, waits for the end, collects."""
-    login = scene.login
-    for name in ("train.py", "train.sbatch"):
-        login.write(name, (EXAMPLES / name).read_text())
-    reference = reference_run(login, options, show)
-    job = login.submit("train.sbatch", f"--steps={options.wanted_steps}", *options.training)
+    bring_examples(scene.login)
+    reference = reference_run(scene.login, options, show)
+    training = start_training(scene.login, options, show)
+    fault = inject(scene, training.nodes[0], options, show)
+    record = follow(scene, fault, training.job, show)
+    wait_for_end(scene, training.job, show)
+    return collect(scene, options, fault, training, reference, record)
+
+
+def bring_examples(login: Login) -> None:
+    """Puts the training program and its batch scripts into the user's home."""
+    for path in (*EXAMPLES.glob("*.sbatch"), EXAMPLES / "train.py"):
+        login.write(path.name, path.read_text())
+
+
+def start_training(login: Login, options: DemoOptions, show: Show) -> Training:
+    """Submits the training over SSH and waits for real progress. Raises LabError if there is none."""
+    job = login.submit(*options.sbatch, options.script, f"--steps={options.wanted_steps}", *options.training)
     show.phase(f"{USER} submitted job {job} over SSH; waiting for real progress")
     until(
-        f"job {job} reaches step {STEPS_BEFORE_FAULT}",
+        f"job {job} reaches step {options.steps_before_fault}",
         120,
-        lambda: any((a.highest_step or 0) >= STEPS_BEFORE_FAULT for a in login.attempts(job)),
+        lambda: any((a.highest_step or 0) >= options.steps_before_fault for a in login.attempts(job)),
     )
-    before = login.hosts(login.job(job).get("NodeList", ""))
-    fault = inject(scene, before[0], options, show)
-    record = follow(scene, fault, job, show)
-    wait_for_end(scene, job, show)
-    return collect(scene, options, fault, job, before, reference, record)
+    return Training(job, login.hosts(login.job(job).get("NodeList", "")))
 
 
 def reference_run(login: Login, options: DemoOptions, show: Show) -> dict[int, str]:
@@ -163,7 +184,7 @@ def follow(scene: Scene, fault: InjectedFault, job: str, show: Show) -> Record:
     shown: set[str] = set()
     deadline = time.monotonic() + HEAL_SECONDS
     while True:
-        record = record_of(scene.view.remediation_of(fault.node), job)
+        record = record_of(scene.view.remediation_of(fault.node, fault.at), job)
         for step in sorted(record.steps, key=lambda s: s.at):
             if step.name not in shown:
                 shown.add(step.name)
@@ -186,13 +207,12 @@ def collect(
     scene: Scene,
     options: DemoOptions,
     fault: InjectedFault,
-    job: str,
-    before: tuple[str, ...],
+    training: Training,
     reference: dict[int, str],
     record: Record,
 ) -> Evidence:
     """Asks every system for what it knows, once, at the end."""
-    login = scene.login
+    login, job = scene.login, training.job
     seen = login.job(job)
     losses = read_losses(login.run("sh", "-c", f"cat runs/{int(job)}/losses/*.jsonl"))
     nodes = {}
@@ -211,7 +231,7 @@ def collect(
             id=seen.get("JobID", ""),
             state=seen.get("State", ""),
             restarts=int(seen.get("RestartCnt") or 0),
-            nodes_before=before,
+            nodes_before=training.nodes,
             nodes_after=login.hosts(seen.get("NodeList", "")),
             steps_wanted=options.wanted_steps,
             attempts=tuple(_attempt(a, losses.get(a.attempt, {})) for a in login.attempts(job)),
@@ -264,6 +284,3 @@ def _samples(scene: Scene, fault: InjectedFault, record: Record) -> tuple[Sample
         for s in history.samples
         if s.node in wanted
     )
-
-
-__all__ = ["DemoOptions", "NodeEvidence", "Scene", "Show", "create_slurm", "heal_one", "run_demo"]
