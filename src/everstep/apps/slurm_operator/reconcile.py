@@ -143,6 +143,7 @@ class Reconciler:
     def _look(self, cluster: Cluster, problem: str) -> Seen:
         key = (cluster.namespace, cluster.name)
         pools = self._watched.workloads["DaemonSet"].indexed(key)
+        workers = [pod for pod in self._watched.pods.indexed(key) if pod.role.startswith("worker-")]
         return Seen(
             generation=cluster.generation,
             problem=problem,
@@ -151,7 +152,7 @@ class Reconciler:
             gateway=self._part(cluster, "Deployment", "gateway", "the gateway"),
             desired_nodes=sum(pool.desired for pool in pools),
             ready_nodes=sum(pool.ready for pool in pools),
-            not_ready=(),
+            not_ready=tuple(sorted({pod.node for pod in workers if pod.node and not pod.ready})),
             endpoint=self._endpoint(cluster),
         )
 

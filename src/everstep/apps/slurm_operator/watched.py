@@ -50,8 +50,14 @@ class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
 
 
+class _PodCondition(msgspec.Struct, frozen=True):
+    type: str
+    status: str
+
+
 class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     phase: str = ""
+    conditions: list[_PodCondition] = []
     pod_ip: str = msgspec.field(name="podIP", default="")
     host_ip: str = msgspec.field(name="hostIP", default="")
 
@@ -92,6 +98,7 @@ class SlurmPod:
     node: str
     address: str
     host: str
+    ready: bool
     leaving: bool
 
 
@@ -130,6 +137,7 @@ def _pod(view: _PodView) -> SlurmPod:
         node=view.spec.node_name,
         address=view.status.pod_ip,
         host=view.status.host_ip,
+        ready=any(c.type == "Ready" and c.status == "True" for c in view.status.conditions),
         leaving=meta.deletion_timestamp is not None or view.status.phase in {"Succeeded", "Failed"},
     )
 

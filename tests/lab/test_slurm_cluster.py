@@ -1,0 +1,167 @@
+"""A Slurm cluster made by one command on a real Kubernetes, as a researcher and a platform engineer meet it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.lab.cluster import Lab
+from everstep.lab.demo.login import Login, make_key, until
+
+pytestmark = pytest.mark.lab
+
+NAMESPACE, NAME = "slurm-tests", "crew"
+# Says when it starts and when it was told to stop; takes a second to "save".
+TASK = """
+import os, signal, sys, time
+def say(*words): print(os.environ["SLURM_RESTART_COUNT" if "SLURM_RESTART_COUNT" in os.environ else "SLURM_PROCID"],
+                       os.environ["SLURMD_NODENAME"], *words, flush=True)
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+say("started")
+while not told: time.sleep(0.05)
+say("told"); time.sleep(1); say("saved")
+"""
+BATCH = "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=1 --requeue --open-mode=append -o out.txt\n"
+
+
+class Slurm:
+    """The cluster under test: kubectl as the platform team, SSH as a researcher."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.key = make_key(folder)
+        self.login = Login("ada", "", 0, self.key)
+
+    def kubectl(self, *arguments: str) -> str:
+        command = ["kubectl", "-n", NAMESPACE, *arguments]
+        done = subprocess.run(command, env=self.lab.environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def get(self, what: str, *names: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", what, *names, "-o", "json"))
+        return found
+
+    def create(self, *extra: str) -> dict[str, Any]:
+        """`everstep slurm create ... --wait --json`."""
+        words = ["slurm", "create", NAME, "-n", NAMESPACE, "--user", f"ada:{self.key}.pub", "--wait", "--json", *extra]
+        command = [sys.executable, "-m", "everstep.apps.cli", *words]
+        done = subprocess.run(command, env=self.lab.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        host, _, port = said["status"]["login"]["endpoint"].rpartition(":")
+        self.login = Login("ada", host, int(port), self.key)
+        return said
+
+    def worker(self, node: str) -> str:
+        """Name of the slurmd pod on a node."""
+        pods = self.get("pods", "-l", "everstep.io/slurm-role=worker-main")["items"]
+        (name,) = [p["metadata"]["name"] for p in pods if p["spec"]["nodeName"] == node]
+        return str(name)
+
+    def node(self, name: str) -> str:
+        return self.login.run("scontrol", "show", "node", name, "-o")
+
+
+@pytest.fixture(scope="module")
+def slurm(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    cluster = Slurm(lab, tmp_path_factory.mktemp("ssh"))
+    cluster.create()
+    cluster.login.wait(30)
+    yield cluster
+    cluster.login.close()
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--wait", "--timeout=120s")
+
+
+def test_a_researcher_finds_a_slurm(slurm: Slurm) -> None:
+    assert slurm.login.run("sinfo", "-h", "-o", "%P %D %T").strip() == "main* 2 idle"
+    assert slurm.login.run("pwd").strip() == "/home/ada"
+    ask = "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $(hostname) $PWD"
+    lines = slurm.login.run("srun", "-N2", "--gpus-per-node=2", "bash", "-c", ask).split("\n")
+    assert sorted(filter(None, lines)) == [f"gpu-{n} 0,1 gpu-{n} /home/ada" for n in (1, 2)]
+
+
+def test_jobs_find_numpy_the_sdk_each_other_and_nothing_of_the_platform(slurm: Slurm) -> None:
+    script = "import numpy, everstep_checkpoint, socket; print(socket.gethostbyname('gpu-1') != '')"
+    assert slurm.login.run("srun", "-w", "gpu-2", "python3", "-c", script).strip() == "True"
+    other = "import importlib.util as u; print(u.find_spec('everstep'), u.find_spec('starlette'))"
+    assert slurm.login.run("srun", "-w", "gpu-2", "python3", "-c", other).strip() == "None None"
+
+
+def test_users_cannot_read_slurms_keys(slurm: Slurm) -> None:
+    found = "find / -xdev -readable \\( -name '*.key' -o -name 'ssh_host_key*' \\) -print 2>/dev/null; true"
+    assert slurm.login.run("sh", "-c", found).strip() == ""
+    assert slurm.login.run("srun", "-w", "gpu-1", "sh", "-c", found).strip() == ""
+
+
+def test_a_user_added_later_needs_no_restart(slurm: Slurm) -> None:
+    before = [p["metadata"]["uid"] for p in slurm.get("pods")["items"]]
+    slurm.create("--user", f"bob:{slurm.key}.pub")
+    bob = Login("bob", slurm.login.host, slurm.login.port, slurm.key)
+    try:
+        bob.wait(30)
+        until("bob's job finds bob's home", 30, lambda: bob.run("srun", "-N2", "pwd") == "/home/bob\n/home/bob\n")
+    finally:
+        bob.close()
+    assert [p["metadata"]["uid"] for p in slurm.get("pods")["items"]] == before
+
+
+def test_a_stopping_worker_lets_its_job_save_and_run_elsewhere(slurm: Slurm) -> None:
+    slurm.login.write("task.py", TASK)
+    slurm.login.write("job.sh", BATCH + "srun python3 task.py\n")
+    job = slurm.login.submit("job.sh")
+    until("both tasks run", 30, lambda: slurm.login.run("cat", "out.txt").count("started") == 2)
+    started = time.monotonic()
+    slurm.kubectl("delete", "pod", slurm.worker("gpu-1"))
+    took = time.monotonic() - started
+    assert slurm.login.run("cat", "out.txt").count("saved") == 2
+    assert took < 30, "the pod waits for its tasks, not for its whole grace"
+    until("the job runs again", 60, lambda: slurm.login.run("cat", "out.txt").count("started") == 4)
+    seen = slurm.login.job(job)
+    assert (seen["State"], seen["RestartCnt"]) == ("RUNNING", "1")
+    assert "DRAIN" not in slurm.node("gpu-1")
+    slurm.login.run("scancel", job)
+
+
+def test_a_drain_of_somebody_else_outlives_the_pod(slurm: Slurm) -> None:
+    controller = f"{NAME}-slurmctld-0"
+    update = ["exec", controller, "--", "scontrol", "update", "nodename=gpu-1"]
+    slurm.kubectl(*update, "state=drain", "reason=broken fan")
+    slurm.kubectl("delete", "pod", slurm.worker("gpu-1"))
+    slurm.create()
+    assert "DRAIN" in slurm.node("gpu-1")
+    assert "Reason=broken fan" in slurm.node("gpu-1")
+    slurm.kubectl(*update, "state=resume")
+
+
+def test_a_changed_setting_reaches_the_nodes_and_jobs_run_on(slurm: Slurm) -> None:
+    job = slurm.login.submit("-N2", "-o", "/dev/null", "--wrap", "srun sleep 300")
+    until("the job runs", 30, lambda: slurm.login.job(job).get("State") == "RUNNING")
+    patch = {"spec": {"config": {"slurm": {"SlurmdTimeout": "77", "DefMemPerNode": "123"}}}}
+    slurm.kubectl("patch", "slurmcluster", NAME, "--type=merge", "-p", json.dumps(patch))
+    cache = "/var/spool/slurmd/conf-cache/slurm.conf"
+    worker = ["exec", slurm.worker("gpu-2"), "-c", "slurmd", "--", "cat", cache]
+    until("the worker has the new configuration", 60, lambda: "DefMemPerNode=123" in slurm.kubectl(*worker))
+    assert slurm.login.job(job)["State"] == "RUNNING"
+    slurm.login.run("scancel", job)
+
+
+def test_a_setting_that_healing_relies_on_is_refused(slurm: Slurm) -> None:
+    def patch(value: str | None) -> None:
+        body = {"spec": {"config": {"slurm": {"KillWait": value}}}}
+        slurm.kubectl("patch", "slurmcluster", NAME, "--type=merge", "-p", json.dumps(body))
+
+    patch("30")
+    slurm.kubectl("wait", f"slurmcluster/{NAME}", "--for=condition=ConfigApplied=False", "--timeout=20s")
+    said = slurm.get("slurmcluster", NAME)["status"]["message"]
+    assert said == "config.slurm sets KillWait, which the operator owns; remove it"
+    patch(None)
+    slurm.kubectl("wait", f"slurmcluster/{NAME}", "--for=condition=ConfigApplied", "--timeout=20s")
+    assert "KillWait                = 120 sec" in slurm.login.run("scontrol", "show", "config")
