@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from checkpoint_ranks import PROGRAMS, Launch, records, until
 
-from everstep_checkpoint import verify
+from everstep_checkpoint import World, verify
+from everstep_checkpoint.team import Team
+from everstep_checkpoint.wire import join
+from everstep_checkpoint.world import detect, side_port
 
 STUBBORN = PROGRAMS / "stubborn.py"
 
@@ -25,7 +30,7 @@ def test_a_peer_that_never_answers(tmp_path: Path, launch: Callable[..., Launch]
     asked = time.monotonic()
     ranks.signal(signal.SIGTERM, 0)
     code = ranks.processes[0].wait(timeout=20)
-    assert 0.9 <= time.monotonic() - asked < 4, "it must wait a quarter of the grace of 4 s, and not much longer"
+    assert 0.9 <= time.monotonic() - asked < 4, "it must wait a quarter of the grace of 4 s, and less than all of it"
     record = records(tmp_path)[0]
     (stop,) = [event for event in record if event["event"] == "stop"]
     assert (stop["agreed_step"], stop["why"]) == (None, "rank 1 never answered in time")
@@ -42,7 +47,7 @@ def test_a_peer_that_died(tmp_path: Path, launch: Callable[..., Launch]) -> None
     ranks.signal(signal.SIGTERM, 0)
     asked = time.monotonic()
     assert ranks.processes[0].wait(timeout=20) == 0
-    assert time.monotonic() - asked < 1.5
+    assert time.monotonic() - asked < 4, "longer than the grace"
     end = records(tmp_path)[0][-1]
     assert end["saved_step"] == saved(tmp_path)[-1]
     assert end["why"].startswith("rank 1 gone")
@@ -65,7 +70,7 @@ def test_rank_0_never_answers(tmp_path: Path, launch: Callable[..., Launch]) -> 
     asked = time.monotonic()
     ranks.signal(signal.SIGTERM, 1)
     assert ranks.processes[1].wait(timeout=20) == 0
-    assert time.monotonic() - asked < 4, "longer than the grace"
+    assert time.monotonic() - asked < 6, "much longer than the grace"
 
 
 def test_stuck_in_a_step_with_a_dead_peer(tmp_path: Path, launch: Callable[..., Launch]) -> None:
@@ -104,10 +109,6 @@ def test_a_peer_that_fails_is_named(tmp_path: Path, launch: Callable[..., Launch
 
 def test_a_stranger_on_the_port_and_a_port_in_use(tmp_path: Path, launch: Callable[..., Launch]) -> None:
     """Something else listens on the derived port: rank 0 takes another, and the others find it all the same."""
-    import socket  # noqa: PLC0415
-
-    from everstep_checkpoint.world import detect  # noqa: PLC0415
-
     env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "45454"}
     port = detect(env).port
     with socket.create_server(("127.0.0.1", port)):
@@ -116,3 +117,32 @@ def test_a_stranger_on_the_port_and_a_port_in_use(tmp_path: Path, launch: Callab
         ranks.signal(signal.SIGTERM, 1)
         assert ranks.wait() == [0, 0]
     assert records(tmp_path)[0][-1]["outcome"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("rank", "token", "secret", "welcome"),
+    [
+        (1, "this launch", None, True),
+        (1, "this launch", b"guessed", False),
+        (1, "an older launch", None, False),
+        (2, "this launch", None, False),
+        (0, "this launch", None, False),
+    ],
+    ids=["a rank", "no secret", "an older attempt", "no such rank", "a second rank 0"],
+)
+def test_who_may_join(tmp_path: Path, rank: int, token: str, secret: bytes | None, welcome: bool) -> None:
+    port = side_port(str(tmp_path))
+    own = tmp_path / ".everstep"
+    own.mkdir()
+    team = Team(World(0, 2, "127.0.0.1", port, "this launch"), own, 20.0, lambda event, **fields: None)
+    team.start(5.0)
+    try:
+        key = secret or (own / "key").read_bytes()
+        assert (own / "key").stat().st_mode & 0o777 == 0o600
+        if welcome:
+            join(("127.0.0.1", port), rank, token, key, 5.0).close()
+        else:
+            with pytest.raises(ConnectionRefusedError):
+                join(("127.0.0.1", port), rank, token, key, 5.0)
+    finally:
+        team.close(ok=True, why="", together=False)

@@ -46,7 +46,8 @@ class Team:
         self._last_save = time.monotonic()
         self._closing = False
         self._broken = False  # the background thread is no more
-        self._signal_at = math.inf
+        self._stop_known_at = math.inf  # monotonic seconds
+        self._writing = False  # the main thread is in a save, not stuck in a step
         self._main_left = False  # the main thread has seen that the stop was abandoned
         self._abandoned_at: float | None = None
         self._wake_read, self._wake_write = socket.socketpair()
@@ -126,7 +127,8 @@ class Team:
             )
             if step in member.settled:
                 return str(member.settled[step]["error"])
-            return None if step in member.may_write else self._cut_off()
+            self._writing = step in member.may_write
+            return None if self._writing else self._cut_off()
 
     def report(self, step: int, message: Message) -> None:
         """Tell rank 0 what this rank wrote, or why it could not."""
@@ -164,6 +166,7 @@ class Team:
         """A save ended now: the next interval begins here."""
         with self.changed:
             self._last_save = time.monotonic()
+            self._writing = False
 
     @property
     def stop_requested(self) -> bool:
@@ -268,7 +271,7 @@ class Team:
         if number is None or self.signal is not None:
             return  # a second signal changes nothing, least of all a save in progress
         self.signal = number.name
-        self._signal_at = time.monotonic()
+        self._stop_known_at = time.monotonic()
         self._request_stop()
 
     def _request_stop(self) -> None:
@@ -308,8 +311,11 @@ class Team:
             if self.save_period is not None and now - self._last_save >= self.save_period:
                 self._last_save = now
                 self._announce(self.leader.ask_save(now))
-        if self.member.stop is None and self.member.abandoned is None and now >= self._signal_at + 2.5 * self.patience:
-            # Rank 0 gives up on silent peers by itself, sooner than this: so it is rank 0 that is silent.
+        if self.member.stop is not None:
+            self._stop_known_at = min(self._stop_known_at, now)
+        # Rank 0 gives up on silent peers by itself, sooner than this: so it is rank 0 that is silent.
+        bound = self.grace if self.member.stop is not None else 2.5 * self.patience
+        if self.leader is None and self.member.abandoned is None and now >= self._stop_known_at + bound:
             self.member.leader_lost("rank 0 never answered in time", stopping=True)
             self.changed.notify_all()
         if self.member.abandoned is not None and self._abandoned_at is None:
@@ -322,7 +328,7 @@ class Team:
         It sits in a collective with a peer that is gone. Nothing can be saved any more; every second it stays keeps the
         job's nodes from being used.
         """
-        if self._abandoned_at is None or self._main_left:
+        if self._abandoned_at is None or self._main_left or self._writing:
             return
         if time.monotonic() - self._abandoned_at >= min(_LINGER, self.patience):
             self.on_stuck(f"{self.member.abandoned}; the training did not come back from its step")
