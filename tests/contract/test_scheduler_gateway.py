@@ -22,7 +22,8 @@ from everstep.apps.slurm_gateway.routes import Gateway, application
 from everstep.core.errors import InvalidInput, NotFound, Refused, Unreachable
 from everstep.testing.model_world import ModelWorld
 from everstep.testing.scheduler import ModelCommands, ModelReads
-from everstep.testing.scheduler_contract import SchedulerContract, SlurmWorld
+from everstep.testing.scheduler_contract import SchedulerContract
+from everstep.testing.slurm_world import SlurmWorld
 from everstep.testing.token_reviews import TokenReviews
 
 CONTROLLER = "system:serviceaccount:everstep-system:everstep-controller"

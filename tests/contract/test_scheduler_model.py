@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from everstep.testing.model_world import ModelWorld
-from everstep.testing.scheduler_contract import SchedulerContract, SlurmWorld
+from everstep.testing.scheduler_contract import SchedulerContract
+from everstep.testing.slurm_world import SlurmWorld
 
 
 @pytest.mark.parametrize("version", ["22.05.8", "24.11.5", "26.05.5"])

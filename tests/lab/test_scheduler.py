@@ -16,7 +16,8 @@ from everstep.apps.slurm_operator.desired import CLUSTER_LABEL, ROLE_LABEL
 from everstep.core.errors import Refused
 from everstep.lab.cluster import Lab
 from everstep.testing.real_slurm import RealSlurm
-from everstep.testing.scheduler_contract import SchedulerContract, SlurmWorld
+from everstep.testing.scheduler_contract import SchedulerContract
+from everstep.testing.slurm_world import SlurmWorld
 
 pytestmark = pytest.mark.lab
 

@@ -11,7 +11,7 @@ from everstep.testing.slurm_training import JobSpec
 
 
 class ModelWorld:
-    """Implements :class:`everstep.testing.scheduler_contract.SlurmWorld` with five nodes of one GPU."""
+    """Implements :class:`everstep.testing.slurm_world.SlurmWorld` with five nodes of one GPU."""
 
     cluster = "slurm/main"
     kill_wait = 120.0

@@ -24,7 +24,7 @@ _FOR_EVER = 100_000
 
 @dataclass(slots=True)
 class RealSlurm:
-    """Implements :class:`everstep.testing.scheduler_contract.SlurmWorld`.
+    """Implements :class:`everstep.testing.slurm_world.SlurmWorld`.
 
     Attributes:
         shell: runs an argument list where sbatch, scancel and scontrol work with administrator's rights, and returns
