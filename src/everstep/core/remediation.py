@@ -72,8 +72,9 @@ def _after_the_end(remediation: Remediation, seen: Observed) -> Decision:
     if "resolved" in seen.delivered:
         status = replace(status, told=(*status.told, ("resolved", seen.delivered["resolved"])))
         return Decision(status, (), 0.0, status.reason)
-    outcome = status.outcome.value if status.outcome else "resolved"
-    notice = TellPeople("resolved", f"Node {remediation.spec.node}: {outcome}", status.reason)
+    said = {Outcome.SUCCEEDED: "was replaced", Outcome.ESCALATED: "needs a person"}
+    how = said.get(status.outcome, status.outcome.value) if status.outcome else "resolved"
+    notice = TellPeople("resolved", f"Node {remediation.spec.node} {how}", status.reason)
     return Decision(status, (notice,), SLOW, status.reason)
 
 
@@ -316,6 +317,5 @@ def _decided(draft: Draft, reason: str, requeue_after: float) -> Decision:
 
 
 def _resolve(draft: Draft, outcome: Outcome, reason: str) -> Decision:
-    draft.act(TellPeople("resolved", f"Node {draft.spec.node}: {outcome.value}", reason))
     draft.status = replace(draft.status, stage=Stage.RESOLVED, since=draft.now, resolved_at=draft.now, outcome=outcome)
-    return _decided(draft, reason, 0.0 if draft.remediation.deleting else SLOW)
+    return _decided(draft, reason, 0.0)

@@ -12,7 +12,7 @@ from everstep.core.errors import EverstepError, Unreachable
 from everstep.core.health import NodeReport
 from everstep.core.incidents import mass_silence
 from everstep.core.observations import Admission, Observed, OperationSeen, Spare
-from everstep.core.policy import Policy
+from everstep.core.policy import Mode, Policy
 from everstep.core.remediation_status import JobRecord, Remediation, Stage
 from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot
 from everstep.engine.world import World
@@ -34,7 +34,7 @@ async def observe(world: World, me: Remediation, fleet: Sequence[Remediation], p
     """Raises RetryLater only when the Kubernetes cache cannot be read; everything else is then unknown."""
     nodes, reports = await asyncio.gather(within(world.cluster.nodes()), within(world.cluster.reports()))
     slurm, pods, operation, progress = await asyncio.gather(
-        _slurm(world, me), _pods(world, me), _operation(world, me), _progress(world, me)
+        _slurm(world, me, policy), _pods(world, me), _operation(world, me), _progress(world, me)
     )
     snapshots, slurm_error = slurm
     node = next((n for n in nodes if n.name == me.spec.node), None)
@@ -59,9 +59,10 @@ def _admission(
     return admit(world.clock.now(), me, fleet, policy, silent)
 
 
-async def _slurm(world: World, me: Remediation) -> tuple[tuple[SchedulerSnapshot, ...] | None, str]:
-    if me.status.resolved:
-        return None, "not needed"
+async def _slurm(world: World, me: Remediation, policy: Policy) -> tuple[tuple[SchedulerSnapshot, ...] | None, str]:
+    waits = me.status.stage is Stage.PENDING and policy.mode is not Mode.DRY_RUN
+    if me.status.resolved or waits:
+        return None, "not asked"  # nothing that is decided now depends on it
     try:
         return tuple(await within(world.scheduler.snapshots())), ""
     except EverstepError as error:

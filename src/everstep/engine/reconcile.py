@@ -101,8 +101,8 @@ class Reconciler:
         if decision.status != me.status:
             self._fence()
             await within(world.remediations.update_status(me, decision.status))
-            await self._tell_story(me, decision.status)
         await self._act(me, decision.actions)
+        await self._tell_story(me, decision.status)  # last: healing does not wait for its own narration
         return decision.requeue_after
 
     async def _act(self, me: Remediation, actions: tuple[do.Action, ...]) -> None:
