@@ -114,7 +114,9 @@ def _end(record: AttemptRecord, event: _Event) -> AttemptRecord:
     outcome = event.get("outcome")
     if outcome not in _OUTCOMES:
         return record
-    return replace(record, progress=replace(record.progress, outcome=str(outcome)))
+    # The end knows the exact step; the last progress line may be a second older.
+    highest = _highest(record.progress.highest_step, _step(event.get("step")) or None)
+    return replace(record, progress=replace(record.progress, outcome=str(outcome), highest_step=highest))
 
 
 _EVENTS: dict[str, Callable[[AttemptRecord, _Event], AttemptRecord]] = {

@@ -50,6 +50,11 @@ def test_an_honest_record() -> None:
     )
 
 
+def test_the_end_knows_the_exact_step() -> None:
+    record = read_attempt(0, lines(*EVENTS[:5], {"event": "end", "outcome": "failed", "step": 12, "time": 106.0}))
+    assert (record.progress.highest_step, record.progress.saved_step) == (12, 5)
+
+
 def test_the_next_attempt_knows_the_exact_highest_step() -> None:
     first = read_attempt(0, lines(*EVENTS[:2]))
     second = read_attempt(1, lines({"event": "start", "resumed_from": 5, "time": 200, "previous_highest_step": 7}))
