@@ -306,6 +306,8 @@ def _sentence(draft: Draft) -> str:
 
 
 def _pace(draft: Draft) -> float:
+    if draft.seen.refusal:
+        return SLOW  # a PodDisruptionBudget, say, is asked once a second, not ten times
     if draft.actions or draft.status.steps != draft.remediation.status.steps:
         return QUICK
     return FAST if any(not job.settled for job in draft.status.jobs) else SLOW
