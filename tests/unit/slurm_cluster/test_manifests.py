@@ -108,8 +108,8 @@ def test_the_gateway_serves_the_controller_only() -> None:
     assert gateway["securityContext"]["capabilities"]["drop"] == ["ALL"]
 
 
-def test_node_names_resolve_to_the_workers() -> None:
-    made = manifests.node_names(cluster(), {"gpu-2": "10.0.0.2", "gpu-1": "10.0.0.1", "a.b": "10.0.0.3"})
+def test_host_names_resolve_to_the_pods() -> None:
+    made = manifests.host_names(cluster(), {"gpu-2": "10.0.0.2", "gpu-1": "10.0.0.1", "a.b": "10.0.0.3"})
     assert [(e["hostname"], e["addresses"]) for e in made["endpoints"]] == [
         ("gpu-1", ["10.0.0.1"]),
         ("gpu-2", ["10.0.0.2"]),

@@ -17,6 +17,8 @@ Object = dict[str, Any]
 # 120 s for the tasks to save (Slurm's KillWait), the rest for Slurm to notice and for slurmd to end.
 WORKER_GRACE_SECONDS = 150
 CONFIG_HASH = "everstep.io/config-hash"
+# srun tells slurmctld this name, and slurmctld calls back: it must resolve to the pod, or jobs hang while completing.
+LOGIN_HOST = "login"
 
 
 def objects(cluster: Cluster, settings: Settings) -> list[Object]:
@@ -90,7 +92,7 @@ def _services(cluster: Cluster) -> list[Object]:
         _service(cluster, "slurmctld", "controller", 6817, {"publishNotReadyAddresses": True}),
         _service(cluster, "gateway", "gateway", GATEWAY_PORT, {}),
         _login_service(cluster),
-        # Names of nodes inside the cluster (gpu-1 finds the pod on gpu-1); the operator keeps its EndpointSlice.
+        # Host names inside the cluster (gpu-1 finds the pod on gpu-1); the operator keeps its EndpointSlice.
         _object(cluster, "v1", "Service", "nodes", {"spec": {"clusterIP": "None"}}),
     ]
 
@@ -188,7 +190,7 @@ def _workers(cluster: Cluster, settings: Settings, pool: NodePool) -> Object:
 
 
 def _login(cluster: Cluster, settings: Settings) -> Object:
-    extra = {**_off_the_pools(cluster), "terminationGracePeriodSeconds": 10}
+    extra = {**_off_the_pools(cluster), "hostname": LOGIN_HOST, "terminationGracePeriodSeconds": 10}
     pod = _pod(cluster, settings, "login", containers.login(cluster, settings), extra)
     return _deployment(cluster, "login", "login", pod)
 
@@ -225,12 +227,12 @@ def _off_the_pools(cluster: Cluster) -> Object:
     }
 
 
-def node_names(cluster: Cluster, addresses: dict[str, str]) -> Object:
-    """The EndpointSlice that lets pods find a node's slurmd by the node's name; ``addresses``: node -> IP."""
+def host_names(cluster: Cluster, addresses: dict[str, str]) -> Object:
+    """The EndpointSlice by which pods find each other by Slurm's host names; ``addresses``: host name -> IP."""
     endpoints = [
-        {"addresses": [address], "hostname": node, "nodeName": node, "conditions": {"ready": True}}
-        for node, address in sorted(addresses.items())
-        if "." not in node  # a host name in DNS has one label; such nodes are found by their address only
+        {"addresses": [address], "hostname": host, "conditions": {"ready": True}}
+        for host, address in sorted(addresses.items())
+        if "." not in host  # a host name in DNS has one label; such nodes are found by their address only
     ]
     body = {"addressType": "IPv4", "endpoints": endpoints, "ports": []}
     made = _object(cluster, "discovery.k8s.io/v1", "EndpointSlice", "nodes", body)

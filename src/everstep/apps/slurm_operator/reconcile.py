@@ -79,7 +79,7 @@ class Reconciler:
         first = [each for each in objects if each["kind"] not in WORKLOADS]
         # A pod whose ConfigMap or Secret is missing would wait for the kubelet's next try.
         await asyncio.gather(ensure_secrets(self._verbs, cluster), *map(self._apply, first))
-        names = manifests.node_names(cluster, self._addresses(cluster))
+        names = manifests.host_names(cluster, self._addresses(cluster))
         later = [each for each in objects if each["kind"] in WORKLOADS]
         await asyncio.gather(self._apply(names), *map(self._apply, later))
         await self._remove_old_pools(cluster, {each["metadata"]["name"] for each in later})
@@ -97,10 +97,11 @@ class Reconciler:
         self._applied[path] = digest
 
     def _addresses(self, cluster: Cluster) -> dict[str, str]:
+        pods = self._watched.pods.indexed((cluster.namespace, cluster.name))
         return {
-            pod.node: pod.address
-            for pod in self._watched.pods.indexed((cluster.namespace, cluster.name))
-            if pod.role.startswith("worker-") and pod.address and not pod.leaving
+            manifests.LOGIN_HOST if pod.role == "login" else pod.node: pod.address
+            for pod in pods
+            if (pod.role == "login" or pod.role.startswith("worker-")) and pod.address and not pod.leaving
         }
 
     async def _remove_old_pools(self, cluster: Cluster, wanted: set[str]) -> None:
