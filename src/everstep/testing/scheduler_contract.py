@@ -86,6 +86,9 @@ class SchedulerContract:
     def test_a_job_that_ended_is_not_run_again(self) -> None:
         self.check(_a_job_that_ended_is_not_run_again)
 
+    def test_a_cancelled_job_is_not_run_again_while_it_still_saves(self) -> None:
+        self.check(_a_cancelled_job_is_not_run_again_while_it_still_saves)
+
     def test_clearing_what_is_not_stale_does_nothing(self) -> None:
         self.check(_clearing_what_is_not_stale_does_nothing)
 
@@ -311,6 +314,15 @@ async def _a_job_that_ended_is_not_run_again(world: SlurmWorld) -> None:
             await world.scheduler.requeue(world.cluster, job, 0)
         with pytest.raises(Conflict):
             await world.scheduler.release(world.cluster, job, 0)
+
+
+async def _a_cancelled_job_is_not_run_again_while_it_still_saves(world: SlurmWorld) -> None:
+    job = await running(world, JobSpec(save_seconds=4))
+    await world.cancel(job.id)
+    await until_job(world, job.id, lambda j: j.state == "COMPLETING", 5, "to wind down")
+    with pytest.raises(Conflict):
+        await world.scheduler.requeue(world.cluster, job.id, 0)
+    await until_job(world, job.id, lambda j: j.state == "CANCELLED", 20, "to be cancelled")
 
 
 async def _clearing_what_is_not_stale_does_nothing(world: SlurmWorld) -> None:

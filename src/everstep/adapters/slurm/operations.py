@@ -18,9 +18,10 @@ from everstep.core.scheduler_state import SlurmNode
 from everstep.core.slurm_text import JobRecord, relaunch_needs_pause
 
 # States that may be requeued while the restart count is still the expected one. A job that ended by itself
-# (COMPLETED, CANCELLED, TIMEOUT, ...) is never run again: nobody asked for that.
+# (COMPLETED, CANCELLED, TIMEOUT, ...) is never run again: nobody asked for that. The same count and COMPLETING means
+# that it is just doing so; how it ends is not known yet.
 _REQUEUEABLE = frozenset(
-    {"RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "STAGE_OUT"}
+    {"RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING"}
     | {"FAILED", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "LAUNCH_FAILED"}
 )
 # Slurm revokes credentials by the second: a start in the second of the kill fails on old versions.
@@ -98,6 +99,8 @@ class SlurmOperations:
             raise Conflict(f"job {job_id} waits in the queue ({job.state}); there is nothing to requeue")
         if not job.batch:
             raise Refused(f"job {job_id} is interactive (salloc or srun); Slurm cannot requeue it")
+        if job.state in {"COMPLETING", "STAGE_OUT"}:
+            raise Conflict(f"job {job_id} is ending by itself")
         if job.state not in _REQUEUEABLE:
             raise Refused(f"job {job_id} has ended by itself ({job.state}); it is not run again")
         if not job.requeue and job.active:
