@@ -157,6 +157,8 @@ def _replaceable(conf: SlurmConf) -> list[str]:
     """Defaults of ours that the user may replace."""
     ours = {
         "SelectTypeParameters": "CR_Core",
+        # The image has no mail program, and slurmctld complains about a missing one.
+        "MailProg": "/bin/true",
         # A dead node is noticed by Slurm itself after a minute, not five.
         "SlurmdTimeout": "60",
         # Jobs start at once when a node registers or a job is released, not at the next full minute.

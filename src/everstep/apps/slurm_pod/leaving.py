@@ -11,11 +11,13 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from everstep.adapters.slurm.operations import SlurmOperations
 from everstep.adapters.slurm.reads import SlurmReads
 from everstep.apps.slurm_pod.layout import WorkerPod
-from everstep.apps.slurm_pod.worker import slurm, task_pids
+from everstep.apps.slurm_pod.steps import Kind, step_processes
+from everstep.apps.slurm_pod.worker import slurm
 from everstep.core.errors import EverstepError, NotFound, Refused, RetryLater
 from everstep.core.scheduler_state import SlurmJob
 from everstep.core.slurm_conf import KILL_WAIT_SECONDS
@@ -24,6 +26,7 @@ from everstep.core.slurm_worker import STOPPING
 log = logging.getLogger(__name__)
 _ASK_SECONDS = 15.0  # then the tasks are told by this process itself
 _ASK_SECONDS_IDLE = 3.0  # with nothing to save, a cluster that is being deleted as a whole need not be waited for
+_REPORT_SECONDS = 10.0
 _START_SECONDS = 15.0  # of the pod's grace, after the tasks have ended
 _PAUSE = 0.25
 
@@ -36,14 +39,15 @@ def run() -> None:
 async def _leave(node: str) -> None:
     deadline = time.monotonic() + KILL_WAIT_SECONDS
     try:
-        async with asyncio.timeout(_ASK_SECONDS if any(task_pids().values()) else _ASK_SECONDS_IDLE):
+        async with asyncio.timeout(_ASK_SECONDS if step_processes() else _ASK_SECONDS_IDLE):
             requeued = await _requeue_all(node)
     except (EverstepError, TimeoutError) as why:
         log.warning("Slurm could not be asked to requeue the jobs (%s); their tasks are told to stop", why)
         requeued = []
         _signal_tasks()
-    while any(task_pids().values()) and time.monotonic() < deadline:  # noqa: ASYNC110 - processes send no event
-        await asyncio.sleep(_PAUSE)
+    await _until(deadline, lambda: not any(kind is Kind.TASK for kind in step_processes().values()))
+    # What is left only reports the end; with the controller gone too, nobody would ever take the report.
+    await _until(min(deadline, time.monotonic() + _REPORT_SECONDS), lambda: not step_processes())
     for job in requeued:
         if not job.held:  # somebody wants it to wait
             await _start_soon(job)
@@ -94,8 +98,13 @@ async def _start_soon(job: SlurmJob) -> None:
                     await asyncio.sleep(_PAUSE)
 
 
+async def _until(deadline: float, done: Callable[[], bool]) -> None:
+    while not done() and time.monotonic() < deadline:  # noqa: ASYNC110 - processes send no event
+        await asyncio.sleep(_PAUSE)
+
+
 def _signal_tasks() -> None:
-    for pid, is_manager in task_pids().items():
-        if not is_manager:
+    for pid, kind in step_processes().items():
+        if kind is Kind.TASK:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGTERM)

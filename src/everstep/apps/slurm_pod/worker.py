@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 import time
 from pathlib import Path
@@ -112,19 +111,3 @@ async def _after(pod: WorkerPod, started: float) -> None:
             if not isinstance(why, NotFound):
                 log.warning("cannot look at this node's record: %s", why)
         await asyncio.sleep(_PAUSE if time.time() < started + 20 else 2.0)
-
-
-def task_pids(proc: Path = Path("/proc")) -> dict[int, bool]:
-    """pid -> whether it is a slurmstepd, for every step manager and each of its direct children."""
-    parents: dict[int, int] = {}
-    steps: set[int] = set()
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                stat = (folder / "stat").read_text()
-                name, rest = re.sub(r"^\d+ \(", "", stat).rsplit(") ", 1)
-                parents[int(folder.name)] = int(rest.split()[1])
-                if name == "slurmstepd" and rest[0] != "Z":
-                    steps.add(int(folder.name))
-    children = {pid: False for pid, parent in parents.items() if parent in steps}
-    return {**children, **dict.fromkeys(steps, True)}
