@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -116,7 +117,7 @@ def create_slurm(lab: Lab, view: ClusterView, key: Path, version: str, show: Sho
     show.phase(f"everstep {' '.join(command)}")
     done = subprocess.run(
         [sys.executable, "-m", "everstep.apps.cli", *command],
-        env=lab.environment,
+        env={**os.environ, **lab.environment},
         capture_output=True,
         text=True,
         check=False,
