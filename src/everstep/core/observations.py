@@ -83,5 +83,14 @@ class Observed:
         """None when the (asked) cluster does not know the job."""
         return next((s.job(job) for s in self.slurm or () if s.cluster == cluster), None)
 
+    def jobs_ended_on(self, node: str, since: float) -> tuple[tuple[str, SlurmJob], ...]:
+        """Jobs that ended, as Slurm still remembers, at or after ``since`` and had run on the node."""
+        return tuple(
+            (s.cluster, job)
+            for s in self.slurm or ()
+            for job in s.jobs
+            if node in job.nodes and not job.active and not job.waiting and (job.end_time or 0.0) >= since
+        )
+
     def jobs_on(self, node: str) -> tuple[tuple[str, SlurmJob], ...]:
         return tuple((s.cluster, job) for s in self.slurm or () for job in s.jobs_on(node))

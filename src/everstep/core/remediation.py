@@ -16,7 +16,7 @@ from everstep.core.durations import measure
 from everstep.core.handover import hand_over
 from everstep.core.health import Verdict
 from everstep.core.isolation import forget_in_slurm, isolate, notice_cancellation, vacate
-from everstep.core.job_recovery import Sight, recover
+from everstep.core.job_recovery import VICTIM_STATES, Sight, recover
 from everstep.core.job_steps import record_job_steps
 from everstep.core.observations import Observed
 from everstep.core.policy import Mode, Policy
@@ -28,6 +28,10 @@ QUICK = 0.1  # look again at once: an effect of ours should show
 FAST = 0.5  # a job is on its way
 SLOW = 1.0
 PENDING_EVERY = 5.0
+# A job that failed on the node from this long before the fault was seen counts as its victim: a kernel line and the
+# error in the process come within a second or two. A lost node is called lost only after a long silence.
+VICTIM_WINDOW = 5.0
+VICTIM_SILENCE = 120.0
 RECOVERY_SLACK = 60.0  # beyond grace and margin, before a job that will not leave its node is a person's business
 
 
@@ -170,8 +174,18 @@ def _find_jobs(draft: Draft) -> None:
     if draft.handed_over or draft.status.cancelled:
         return
     known = {(j.cluster, j.id) for j in draft.status.jobs}
-    fresh = (_found(draft, c, j) for c, j in draft.seen.jobs_on(draft.spec.node) if (c, j.id) not in known)
+    touched = (*draft.seen.jobs_on(draft.spec.node), *_victims(draft))
+    fresh = (_found(draft, c, j) for c, j in touched if (c, j.id) not in known)
     draft.status = replace(draft.status, jobs=(*draft.status.jobs, *fresh))
+
+
+def _victims(draft: Draft) -> tuple[tuple[str, SlurmJob], ...]:
+    """Jobs that crashed on the node because of the fault, before anybody could ask them to save."""
+    fault = draft.spec.faults[0]
+    lost = (fault.kind, fault.code) == NODE_LOST
+    since = fault.first_seen - (VICTIM_SILENCE if lost else VICTIM_WINDOW)
+    ended = draft.seen.jobs_ended_on(draft.spec.node, since)
+    return tuple((cluster, job) for cluster, job in ended if job.state in VICTIM_STATES and job.batch)
 
 
 def _recover_jobs(draft: Draft) -> None:

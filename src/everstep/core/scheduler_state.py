@@ -45,6 +45,7 @@ class SlurmJob:
         nodes: nodes that the job holds; of a PENDING job non-empty only with the stale-allocation bug
             of Slurm before 23.11.11, 24.05.6 and 24.11.1.
         held: waits for a release (priority 0 or a held reason).
+        end_time: Unix seconds at which a job in a final state ended; of a job that runs, when its time limit is over.
         gpus: GPUs allocated to (or asked by) the whole job; None when Slurm does not say.
         batch: False for salloc/srun jobs, which cannot be requeued.
     """
@@ -61,6 +62,7 @@ class SlurmJob:
     held: bool = False
     reason: str = ""
     start_time: float | None = None
+    end_time: float | None = None
     gpus: int | None = None
 
     @property

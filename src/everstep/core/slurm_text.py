@@ -35,6 +35,7 @@ _JOB_FIELDS = (
     "PriorityLong",
     "EligibleTime",
     "StartTime",
+    "EndTime",
     "SubmitTime",
     "NumTasks",
     "tres-alloc",
@@ -113,6 +114,7 @@ def _job_record(row: dict[str, str]) -> JobRecord:
             held=_held(state, priority, row["Reason"]),
             reason=row["Reason"],
             start_time=parse_time(row["StartTime"]),
+            end_time=parse_time(row["EndTime"]),
             gpus=_gpus(row),
         )
     except (ValueError, IndexError, InvalidInput) as error:

@@ -248,7 +248,7 @@ class SlurmModel:
             return
         job.run += 1
         if job.ends_as != "PENDING":
-            job.state = job.ends_as
+            job.state, job.ended_at = job.ends_as, at
         elif by_down and version_tuple(self.version) < (24, 11, 1):
             self._stale_allocation(job, at)
         else:
@@ -257,7 +257,7 @@ class SlurmModel:
 
     def _back_to_queue(self, job: ModelJob, at: float) -> None:
         job.state = "EXPEDITING" if job.spec.expedite else "PENDING"
-        job.nodes, job.started_at = (), None
+        job.nodes, job.started_at, job.ended_at = (), None, None
         job.submitted_at = at
         job.eligible_at = at if job.spec.expedite else at + REQUEUE_DELAY
         if not job.held:
@@ -299,7 +299,7 @@ class SlurmModel:
                 job.restarts += 1
                 job.state, job.nodes, job.held = "REQUEUE_HOLD", (), True
             else:
-                job.state = "FAILED" if failed else "COMPLETED"
+                job.state, job.ended_at = "FAILED" if failed else "COMPLETED", at
             self._plan_tick(at)
 
         return finished

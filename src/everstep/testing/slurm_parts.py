@@ -58,6 +58,7 @@ class ModelJob:
     eligible_at: float = 0.0
     submitted_at: float = 0.0
     started_at: float | None = None
+    ended_at: float | None = None
     finishing: set[str] = field(default_factory=set)  # nodes that still wind it down
     ends_as: str = ""  # the state after COMPLETING
     run: int = 0  # distinguishes the events of one run from those of the next
@@ -84,6 +85,7 @@ class ModelJob:
             held=self.held,
             reason=self.reason,
             start_time=self.started_at,
+            end_time=self.ended_at,
             gpus=self.spec.gpus_per_node * self.spec.nodes,
         )
 

@@ -169,6 +169,23 @@ def test_a_job_that_ends_by_itself_is_left_alone() -> None:
     assert scenario.slurm.jobs[scenario.job_id].restarts == 0
 
 
+def test_a_job_that_the_fault_killed_before_anybody_looked_is_requeued() -> None:
+    scenario = Scenario(job=JobSpec(total_steps=196, exit_code=1, save_every=10))  # crashes 0.1 s after the fault
+    scenario.fleet.break_gpu("gpu-1")
+    record = heal(scenario)
+    (job,) = record.status.jobs
+    assert job.restarts_before == 0
+    assert 1 <= scenario.slurm.jobs[job.id].restarts <= 4, "it crashes again and again, and is not restarted for ever"
+
+
+def test_a_job_that_failed_long_before_the_fault_is_nobodys_victim() -> None:
+    scenario = Scenario(job=JobSpec(total_steps=100, exit_code=1))
+    scenario.fleet.break_gpu("gpu-1")
+    record = heal(scenario)
+    assert record.status.jobs == ()
+    assert scenario.slurm.jobs[scenario.job_id].restarts == 0
+
+
 def test_while_slurm_is_silent_nothing_destructive_happens_and_then_a_person_is_called() -> None:
     scenario = broken(policy=SHORT)
     scenario.slurm.reachable = False

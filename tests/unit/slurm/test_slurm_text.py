@@ -43,6 +43,7 @@ def row(word: str = "w", **changes: str) -> str:
         "PriorityLong": "4294901759",
         "EligibleTime": "1795969342",
         "StartTime": "1795969344",
+        "EndTime": "1795972944",
         "SubmitTime": "1795969342",
         "NumTasks": "2",
         "tres-alloc": "cpu=2,node=2,billing=2",
@@ -62,7 +63,8 @@ def test_a_running_job() -> None:
     (record,) = parse_jobs(row(), "w")
     job = record.job
     assert (job.id, job.user, job.state, job.nodes, job.gpus) == ("7", "alice", "RUNNING", ("n1", "n2"), 2)
-    assert (job.requeue, job.batch, job.held, job.start_time) == (True, True, False, 1795969344.0)
+    assert (job.requeue, job.batch, job.held) == (True, True, False)
+    assert (job.start_time, job.end_time) == (1795969344.0, 1795972944.0)
 
 
 def test_a_name_cannot_forge_another_job() -> None:
