@@ -63,7 +63,9 @@ class JobRecord(msgspec.Struct, rename="camel", omit_defaults=True):
         None
     )
     resumed_from: Annotated[int | None, doc("Step that it resumed from; absent when it started afresh.")] = None
-    steps_lost: Annotated[int | None, doc("Steps that are computed twice; absent when unknown.")] = None
+    steps_lost: Annotated[
+        int | None, doc("Steps that are computed twice, at least so many if the job was killed; absent when unknown.")
+    ] = None
     gpu_seconds_lost: Annotated[
         float | None, doc("GPUs x seconds from the signal to the first new step; absent when unknown.")
     ] = None

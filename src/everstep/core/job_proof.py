@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep.core.remediation_status import JobPhase, JobRecord
-from everstep.core.scheduler_state import JobProgress
+from everstep.core.scheduler_state import AttemptProgress, JobProgress
 
 STABLE = 3.0  # a job that writes no record counts as resumed after running this long (launch failures show within 2 s)
 UNREADABLE_PATIENCE = 60.0  # a record that cannot be read for this long counts as not written
@@ -58,12 +58,20 @@ def proven(
         reason = f"job {record.id} has been running for {since:.0f} s without a new step"
         return replace(record, phase=JobPhase.FAILED, phase_since=now, reason=reason)
     record = replace(record, resumed_from=new.resumed_from, load_seconds=new.load_seconds)
-    reached = [a.highest_step for a in progress.attempts if a.attempt < new.attempt and a.highest_step is not None]
-    lost = max(0, max(reached) - (new.resumed_from or 0)) if reached else None
+    lost, said = _lost(progress, new)
     where = f"step {new.resumed_from}" if new.resumed_from is not None else "its beginning (no checkpoint was loaded)"
-    said = "an unknown number of" if lost is None else str(lost)
     reason = f"job {record.id} resumed from {where}, {said} steps lost"
     return _resumed(now, replace(record, steps_lost=lost), new.first_step_at, reason)
+
+
+def _lost(progress: JobProgress, new: AttemptProgress) -> tuple[int | None, str]:
+    """Steps that are computed twice, as a number and in words. What was killed may have gone on since it last wrote."""
+    before = [(a.highest_step, a) for a in progress.attempts if a.attempt < new.attempt and a.highest_step is not None]
+    if not before:
+        return None, "an unknown number of"
+    highest, attempt = max(before, key=lambda pair: pair[0])
+    lost = max(0, highest - (new.resumed_from or 0))
+    return lost, str(lost) if attempt.outcome else f"at least {lost}"
 
 
 def _resumed(now: float, record: JobRecord, at: float, reason: str) -> JobRecord:

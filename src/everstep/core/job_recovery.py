@@ -117,7 +117,7 @@ def _found(now: float, record: JobRecord, job: SlurmJob, sight: Sight) -> Result
         told = TellJob(f"job/{record.cluster}/{job.id}/interactive", record.cluster, job.id, text)
         reason = f"job {job.id} is interactive, which Slurm cannot requeue; {job.user} was asked to save and end it"
         return _enter(now, record, JobPhase.UNREQUEUABLE, reason), (told,)
-    if not (sight.drained or sight.node_dead):
+    if not sight.drained:
         return replace(record, reason=f"job {job.id} runs on until the drain is seen in Slurm"), ()
     return _stopping(now, _ask(now, record, f"Slurm is asked to requeue job {job.id}"), job, sight)
 

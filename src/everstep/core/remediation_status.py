@@ -97,7 +97,8 @@ class JobRecord:
         started_at: when Slurm started it again.
         resumed_at: its first new step, or three seconds of running where it writes no record.
         resumed_from: step it resumed from; None when it started afresh or writes no record.
-        steps_lost: steps that are computed twice; None = unknown, never to be shown as 0.
+        steps_lost: steps that are computed twice, at least so many if the job was killed; None = unknown, never to be
+            shown as 0.
         gpu_seconds_lost: GPUs x seconds from the signal to the first new step; None = unknown.
         saved_step, saved_bytes, save_seconds, saved_at: the checkpoint it resumes from.
         load_seconds: what the load took; None = unknown.
