@@ -25,12 +25,16 @@ def _remove_abandoned() -> None:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
-    """A lab with Everstep: sys-1, gpu-1 and gpu-2 in pool "main", gpu-3 a warm spare; repairs take 15 s.
+    """A lab with Everstep: sys-1, gpu-1 and gpu-2 in pool "main", gpu-3 a warm spare; repairs take 5 s.
 
-    A test that changes it puts it back, or takes a lab of its own. `EVERSTEP_KEEP_LAB=1` keeps it for a look.
+    A test that changes it puts it back, or takes a lab of its own. `EVERSTEP_KEEP_LAB=1` keeps it for a look;
+    `EVERSTEP_TEST_LAB=name` runs the tests in a lab that is up already.
     """
+    if name := os.environ.get("EVERSTEP_TEST_LAB"):
+        yield Lab.find(name)
+        return
     _remove_abandoned()
-    config = LabConfig(name=f"{_PREFIX}{os.getpid()}", repair_seconds=15)
+    config = LabConfig(name=f"{_PREFIX}{os.getpid()}", repair_seconds=5)
     running = Lab.up(plan_lab(config))
     try:
         yield running

@@ -1,0 +1,36 @@
+"""Whatever a job does when it is told to stop, it goes on elsewhere under its own id."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.heals.ward import Ward
+
+pytestmark = pytest.mark.lab
+
+
+def test_several_jobs_of_one_node_are_healed_together(ward: Ward) -> None:
+    """One exits 0 at SIGTERM and saves nothing, which must not count as its end; one has two steps."""
+    quitter = ward.train("--quit-on-sigterm", "--save-every-steps", "10")
+    stepper = ward.train(script="train-two-steps.sbatch", before=10)
+    fault = ward.break_gpu(quitter)
+    stepper.fault = fault
+    ward.assert_healed(stepper)
+    evidence = ward.assert_healed(quitter, but=["steps lost"])
+    resumed_from = evidence.job.attempts[-1].resumed_from or 0
+    assert resumed_from > 0
+    assert resumed_from % 10 == 0, f"the quitter resumed from step {resumed_from}, which is none of its saves"
+    ward.assert_retired_once(fault)
+
+
+def test_a_worker_pod_that_is_deleted_lets_its_job_save_first(ward: Ward) -> None:
+    patient = ward.train("--save-seconds", "2")
+    ward.lab.kubectl("delete", "pod", "-n", "slurm", ward.worker(patient.nodes[0]), "--wait=false")
+    ward.until_state(patient, "COMPLETED")
+    first, second = ward.attempts(patient)
+    assert first.outcome == "stopped", f"the job was not told to stop, it ended as {first.outcome}"
+    assert first.saved_step is not None
+    assert second.resumed_from == first.saved_step == first.highest_step
+    assert not ward.lab.get("remediations")["items"] or all(
+        r["status"].get("outcome") for r in ward.lab.get("remediations")["items"]
+    ), "a pod that somebody deleted is no fault of its node"
