@@ -121,6 +121,16 @@ def test_munge_is_keyed_on_the_old_release(bench: Bench) -> None:
     assert set(bench.api.objects["/api/v1/namespaces/slurm/secrets/demo-keys"]["data"]) == {"munge.key", "jwt.key"}
 
 
+def test_another_kind_of_key_is_refused_and_not_replaced(bench: Bench) -> None:
+    bench.ask(slurmVersion="22.05")
+    bench.reconcile()
+    bench.ask(slurmVersion="24.11")
+    bench.reconcile()
+    assert set(bench.api.objects["/api/v1/namespaces/slurm/secrets/demo-keys"]["data"]) == {"munge.key", "jwt.key"}
+    (status,) = [body["status"] for path, body in bench.api.objects.items() if path.endswith("/status")]
+    assert "make a new SlurmCluster" in status["message"]
+
+
 def test_a_refused_spec_changes_nothing_and_is_said(bench: Bench) -> None:
     bench.ask(config={"slurm": {"KillWait": "5"}})
     bench.reconcile()

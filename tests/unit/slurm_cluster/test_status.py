@@ -10,7 +10,7 @@ from everstep.apps.slurm_operator.status import Part, Seen, status
 
 T0, T1 = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 WELL = Part(True, "")
-SEEN = Seen(7, "", WELL, WELL, WELL, 2, 2, (), "10.0.0.1:30022")
+SEEN = Seen(7, "", WELL, WELL, WELL, 2, 2, 0, (), "10.0.0.1:30022")
 
 
 def conditions(said: SlurmClusterStatus) -> dict[str, str]:
@@ -50,3 +50,9 @@ def test_times_move_only_with_what_changed() -> None:
     assert moved == {"Ready", "LoginReady"}
     third = status(replace(SEEN, login=Part(False, "starting")), first, T1)
     assert [issue.since for issue in third.issues] == [T0]
+
+
+def test_workers_of_an_earlier_version_are_an_issue_and_nothing_worse() -> None:
+    said = status(replace(SEEN, outdated_nodes=2), SlurmClusterStatus(), T0)
+    assert conditions(said)["Ready"] == "True"
+    assert [issue.code for issue in said.issues] == ["WorkersUpdated"]

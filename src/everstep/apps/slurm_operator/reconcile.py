@@ -153,6 +153,7 @@ class Reconciler:
             gateway=self._part(cluster, "Deployment", "gateway", "the gateway"),
             desired_nodes=sum(pool.desired for pool in pools),
             ready_nodes=sum(pool.ready for pool in pools),
+            outdated_nodes=sum(pool.outdated for pool in pools if pool.current),
             not_ready=tuple(sorted({pod.node for pod in workers if pod.node and not pod.ready})),
             endpoint=self._endpoint(cluster),
         )

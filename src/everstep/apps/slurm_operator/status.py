@@ -33,6 +33,7 @@ class Seen:
     gateway: Part
     desired_nodes: int
     ready_nodes: int
+    outdated_nodes: int
     not_ready: tuple[str, ...]
     endpoint: str
 
@@ -44,11 +45,12 @@ def status(seen: Seen, before: SlurmClusterStatus, now: datetime) -> SlurmCluste
     login = _part("LoginReady", seen.login, f"SSH at {seen.endpoint}" if seen.endpoint else "SSH answers")
     gateway = _part("GatewayReady", seen.gateway, "the gateway serves the controller")
     nodes = _nodes(seen)
+    workers = _workers(seen)
     wrong = [c for c in (applied, controller, login, gateway) if c.status != "True"]
     if not wrong and not seen.ready_nodes:
         wrong = [nodes]
     ready = _condition("Ready", not wrong, "NotReady", wrong[0].message if wrong else _summary(seen))
-    conditions = [ready, applied, controller, login, gateway, nodes]
+    conditions = [ready, applied, controller, login, gateway, nodes, workers]
     return SlurmClusterStatus(
         observed_generation=seen.generation,
         login=LoginStatus(seen.endpoint),
@@ -56,7 +58,7 @@ def status(seen: Seen, before: SlurmClusterStatus, now: datetime) -> SlurmCluste
         node_summary=f"{seen.ready_nodes}/{seen.desired_nodes}",
         message=ready.message,
         conditions=[_dated(c, before.conditions, now) for c in conditions],
-        issues=_issues([*wrong, *([nodes] if nodes.status != "True" and nodes not in wrong else [])], before, now),
+        issues=_issues([c for c in conditions[1:] if c.status != "True"], before, now),
     )
 
 
@@ -69,6 +71,11 @@ def _nodes(seen: Seen) -> Condition:
     if not seen.desired_nodes:
         return _condition("NodesReady", False, "NoNodes", "no Kubernetes node matches the pools' selectors")
     return _condition("NodesReady", seen.ready_nodes >= seen.desired_nodes, "Waiting", _summary(seen))
+
+
+def _workers(seen: Seen) -> Condition:
+    old = f"{seen.outdated_nodes} workers run an earlier version; delete their pods when their jobs may be requeued"
+    return _condition("WorkersUpdated", not seen.outdated_nodes, "Outdated", old if seen.outdated_nodes else "all")
 
 
 def _part(kind: str, part: Part, well: str) -> Condition:

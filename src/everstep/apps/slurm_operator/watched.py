@@ -39,6 +39,7 @@ class _WorkloadStatus(msgspec.Struct, frozen=True, rename="camel"):
     observed_generation: int = 0
     desired_number_scheduled: int = 0
     number_ready: int = 0
+    updated_number_scheduled: int = 0
 
 
 class _WorkloadView(msgspec.Struct, frozen=True):
@@ -78,13 +79,18 @@ class SeenCluster:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One StatefulSet, DaemonSet or Deployment; ``current`` is false until its controller has seen the last change."""
+    """One StatefulSet, DaemonSet or Deployment.
+
+    ``current`` is false until its controller has seen the last change; ``outdated`` counts the pods of a DaemonSet
+    that were made before it.
+    """
 
     cluster: Key
     kind: str
     name: str
     desired: int
     ready: int
+    outdated: int
     current: bool
 
 
@@ -122,6 +128,7 @@ def _workload(kind: str) -> Callable[[_WorkloadView], Workload]:
             name=meta.name,
             desired=status.desired_number_scheduled if per_node else 1,
             ready=status.number_ready if per_node else min(status.ready_replicas, status.updated_replicas),
+            outdated=max(0, status.desired_number_scheduled - status.updated_number_scheduled) if per_node else 0,
             current=status.observed_generation >= meta.generation,
         )
 
