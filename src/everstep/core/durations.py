@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from everstep.core.remediation_status import Durations, JobPhase, Status, StepName
+from everstep.core.job_proof import saved_in_grace
+from everstep.core.remediation_status import Durations, JobPhase, JobRecord, Status, StepName
 
 
 def measure(status: Status) -> Durations:
@@ -26,13 +27,24 @@ def measure(status: Status) -> Durations:
 
 
 def _overhead(status: Status, resumed: float | None) -> float | None:
-    """``resumed_s`` less the slowest job's own save and load and Slurm's wait between release and start."""
+    """``resumed_s`` less the slowest job's own save and load and Slurm's wait between release and start.
+
+    A job that was killed because it did not stop took its whole grace for itself.
+    """
     jobs = [job for job in status.jobs if job.phase is JobPhase.RESUMED and job.resumed_at is not None]
     if resumed is None or not jobs:
         return None
     job = max(jobs, key=lambda j: j.resumed_at or 0.0)
-    own = (job.save_seconds or 0.0) + (job.load_seconds or 0.0)
+    own = _saving(job) + (job.load_seconds or 0.0)
     queued = 0.0
     if job.started_at is not None and job.released_at is not None:
         queued = max(0.0, job.started_at - job.released_at)
     return round(max(0.0, resumed - own - queued), 3)
+
+
+def _saving(job: JobRecord) -> float:
+    """From the signal to the checkpoint that it resumed from; without one, to its end."""
+    if job.signalled_at is None:
+        return 0.0
+    saved = job.saved_at if saved_in_grace(job) and job.saved_at is not None else job.stopped_at
+    return max(0.0, (saved or job.signalled_at) - job.signalled_at)

@@ -77,6 +77,7 @@ def _lost(progress: JobProgress, new: AttemptProgress) -> tuple[int | None, str]
 def _resumed(now: float, record: JobRecord, at: float, reason: str) -> JobRecord:
     at = min(max(at, record.stopped_at or at), now)  # clocks of other machines may be off
     lost = None
-    if record.gpus is not None and record.signalled_at is not None:
-        lost = round(record.gpus * (at - record.signalled_at), 3)
+    stopped = record.signalled_at or record.asked_at
+    if record.gpus is not None and stopped is not None:
+        lost = round(record.gpus * (at - stopped), 3)
     return replace(record, phase=JobPhase.RESUMED, phase_since=now, resumed_at=at, gpu_seconds_lost=lost, reason=reason)

@@ -109,7 +109,7 @@ def _found(now: float, record: JobRecord, job: SlurmJob, sight: Sight) -> Result
     if job.waiting:
         return _enter(now, record, JobPhase.FINISHED, f"job {job.id} went back to the queue by itself"), ()
     if not job.active:
-        return _ended_by_itself(now, record, job)
+        return _ended_by_itself(now, record, job, sight)
     if job.state == "COMPLETING":
         return replace(record, reason=f"job {job.id} is ending by itself"), ()
     if not job.batch:
@@ -126,9 +126,12 @@ def _ask(now: float, record: JobRecord, reason: str) -> JobRecord:
     return replace(_enter(now, record, JobPhase.STOPPING, reason), asked_at=record.asked_at or now)
 
 
-def _ended_by_itself(now: float, record: JobRecord, job: SlurmJob) -> Result:
-    if job.state in VICTIM_STATES:
-        record = _ask(now, record, f"job {job.id} ended as {job.state} on the faulty node and is requeued")
+def _ended_by_itself(now: float, record: JobRecord, job: SlurmJob, sight: Sight) -> Result:
+    if job.state in VICTIM_STATES and job.batch:
+        reason = f"job {job.id} ended as {job.state} on the faulty node and is requeued"
+        if not sight.drained:
+            return replace(record, reason=f"{reason} once the drain is seen in Slurm"), ()
+        record = replace(_enter(now, record, JobPhase.SAVING, reason), asked_at=record.asked_at or now)
         return record, (RequeueJob(record.cluster, job.id, record.guard),)
     return _enter(now, record, JobPhase.FINISHED, f"job {job.id} ended by itself as {job.state} and is left alone"), ()
 
@@ -138,7 +141,7 @@ def _stopping(now: float, record: JobRecord, job: SlurmJob, sight: Sight) -> Res
         record = _enter(now, record, JobPhase.SAVING, f"job {job.id} got its signal and may save")
         return replace(record, signalled_at=record.signalled_at or record.asked_at), ()
     if not job.active:
-        return _ended_by_itself(now, record, job)
+        return _ended_by_itself(now, record, job, sight)
     if job.state == "COMPLETING":
         return replace(record, reason=f"job {job.id} is ending by itself"), ()
     if not sight.node_dead:
@@ -166,6 +169,8 @@ def _saving(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy: 
         if sight.node_dead or late:
             return record, _down(record, sight)
         return record, ()
+    if job.state in VICTIM_STATES and job.restarts == record.guard:  # it crashed before it could be signalled
+        return record, (RequeueJob(record.cluster, job.id, record.guard),)
     return _started(now, record, job)
 
 

@@ -15,7 +15,10 @@ def record_job_steps(draft: Draft) -> None:
     jobs = [job for job in draft.status.jobs if job.asked_at is not None]
     _record_signal(draft, jobs)
     through = [job for job in jobs if job.phase in _WAITED]
-    if not through or not draft.has(StepName.SIGNALLED) or any(draft.blocks(job) for job in draft.status.jobs):
+    expected = any(job.signalled_at is not None for job in jobs)
+    if not through or any(draft.blocks(job) for job in draft.status.jobs):
+        return
+    if expected and not draft.has(StepName.SIGNALLED):
         return
     names = ", ".join(f"job {job.id}" for job in through)
     draft.step(StepName.CHECKPOINTED, "; ".join(_saved(job) for job in through), max(_saved_at(j) for j in through))
@@ -52,6 +55,9 @@ def _saved(job: JobRecord) -> str:
         size = f", {job.saved_bytes} bytes" if job.saved_bytes is not None else ""
         took = f" in {job.save_seconds:.1f} s" if job.save_seconds is not None else ""
         return f"job {job.id} saved step {job.saved_step}{size}{took}"
+    if job.signalled_at is None:
+        last = "it left no checkpoint" if job.saved_step is None else f"its last checkpoint is step {job.saved_step}"
+        return f"job {job.id} crashed before it could be asked to save; {last}"
     if job.saved_step is not None:
         return f"job {job.id} did not save after the signal; its last checkpoint is step {job.saved_step}"
     return f"job {job.id} writes no record of its checkpoints"

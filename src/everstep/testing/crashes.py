@@ -40,7 +40,8 @@ class CrashPlan:
 class Life:
     """One life of a process: its ports, which stop working when it dies.
 
-    ``watch`` runs after each call, so that invariants are checked between any two effects.
+    ``watch`` runs after each call, so that invariants are checked between any two effects; ``tick`` lets the call take
+    its time, so that what comes first has the earlier time.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class Life:
         plan: CrashPlan,
         watch: Callable[[], None],
         planner: Callable[[float, Callable[[], None]], None],
+        tick: Callable[[], None] = lambda: None,
     ) -> None:
+        self._tick = tick
         self._plan = plan
         self._planner = planner
         self._watch = watch
@@ -72,6 +75,7 @@ class Life:
             self._planner(self._plan.delay, lambda: _land(effect))
             raise Crash(name)
         answer = await effect()
+        self._tick()
         self._watch()
         if fatal:
             self.dead = True

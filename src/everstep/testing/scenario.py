@@ -23,6 +23,7 @@ from everstep.testing.virtual_clock import VirtualClock
 
 INCIDENTS = "/incidents"
 RESTART_SECONDS = 2.0
+CALL_SECONDS = 0.002
 
 
 @dataclass(slots=True)
@@ -96,6 +97,10 @@ class Scenario:
             for process in self.processes:
                 await process.turn()
 
+    def tick(self) -> None:
+        """Every I/O call takes a moment."""
+        self.clock.move_to(self.clock.now() + CALL_SECONDS)
+
     def watch(self) -> None:
         """Checked between any two effects."""
         out, budget = self.fleet.out_of_service(), self.policy.budget
@@ -142,7 +147,8 @@ class Process:
         self._at(name, 0.0)
 
     def _born(self) -> None:
-        self._life = Life(self._scenario.world, self._scenario.plan, self._scenario.watch, self._scenario.clock.plan)
+        scenario = self._scenario
+        self._life = Life(scenario.world, scenario.plan, scenario.watch, scenario.clock.plan, scenario.tick)
         self._reconciler = Reconciler(self._life.world, self._may_act, self.wake)
         self._started = False
         self._due = []

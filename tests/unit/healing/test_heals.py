@@ -175,6 +175,10 @@ def test_a_job_that_the_fault_killed_before_anybody_looked_is_requeued() -> None
     record = heal(scenario)
     (job,) = record.status.jobs
     assert job.restarts_before == 0
+    assert record.status.step(StepName.SIGNALLED) is None, "nobody signalled it"
+    saved = record.status.step(StepName.CHECKPOINTED)
+    assert saved is not None
+    assert saved.reason == "job 1 crashed before it could be asked to save; its last checkpoint is step 190"
     assert 1 <= scenario.slurm.jobs[job.id].restarts <= 4, "it crashes again and again, and is not restarted for ever"
 
 
