@@ -59,7 +59,9 @@ async def _requeue_all(node: str) -> list[SlurmJob]:
     while True:
         try:
             with contextlib.suppress(NotFound):
-                await SlurmOperations(commands, reads).drain(node, STOPPING)
+                # A drain that is there already, also one of healing, must not end with the next pod's start.
+                if "DRAIN" not in (await reads.node(node)).states:
+                    await SlurmOperations(commands, reads).drain(node, STOPPING)
             snapshot = await reads.snapshot("here/here")
             break
         except RetryLater as why:
