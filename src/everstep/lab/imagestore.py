@@ -53,7 +53,6 @@ async def ensure_store(archives: Sequence[Path], binaries: Path, scratch: Path, 
             await _import(new, binaries, store, scratch)
             (store / "complete").write_text(json.dumps([str(archive.resolve()) for archive in archives]))
         os.utime(store)
-        await asyncio.to_thread(_prune, stores, store)
     return store
 
 
@@ -117,8 +116,18 @@ async def _until_answers(*argv: str, log: Path) -> None:
     raise LabError(f"containerd does not start: see {log}")
 
 
+def prune_stores(keep: Path) -> None:
+    """Deletes old stores beside `keep` that no lab holds; nothing happens while somebody makes one."""
+    stores = keep.parent
+    with (stores / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        _prune(stores, keep)
+
+
 def _prune(stores: Path, keep: Path) -> None:
-    """Deletes old stores that no lab holds."""
     others = [path for path in stores.iterdir() if path.is_dir() and path != keep]
     for store in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
         with hold(store, exclusive=True) as held:

@@ -76,6 +76,7 @@ async def supervise(board: Switchboard, plan: LabPlan) -> None:
         board.state.phase, board.state.message = "ready", ""
         board.milestone("ready")
         board.report(f"ready after {board.state.timings['ready']:.1f} s")
+        await asyncio.to_thread(imagestore.prune_stores, store)
         await asyncio.Event().wait()
 
 
