@@ -322,7 +322,7 @@ class SlurmModel:
         node.responding = node.alive
 
     def _time_out(self, node: ModelNode, at: float) -> None:
-        if not node.alive and not node.down:
+        if self.nodes.get(node.name) is node and not node.alive and not node.down:  # it may be deleted by now
             node.reason = node.reason or "Not responding"
             self.set_down(node, at)
 
