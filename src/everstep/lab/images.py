@@ -166,7 +166,7 @@ class _Builder:
     def _export(self, name: str, recipe: Recipe, archive: Path, log: Path) -> None:
         part = archive.with_suffix(".part")
         part.unlink(missing_ok=True)
-        # OCI layers are compressed: containerd imports them in 6 s, the plain ones of docker-archive in 10 s (measured).
+        # OCI layers are compressed: containerd imports them in 6 s, plain ones (docker-archive) in 10 s (measured).
         target = f"oci-archive:{part}:{recipe.reference}"
         self._storage.run(["push", "--quiet", recipe.reference, target], log, f"image {name}")
         older = sorted(self._cache.glob(f"{name}-{'?' * 16}.tar"), key=lambda p: p.stat().st_mtime, reverse=True)
