@@ -66,11 +66,10 @@ async def _provision(client: AsyncClient, board: Switchboard) -> None:
         try:
             await client.create(volume)
         except ApiError as error:
-            if error.status.code != 409:  # it is there: the claim will see it soon
-                board.problem(
-                    f"cannot create the volume of claim {claim.metadata.namespace}/{claim.metadata.name}: {error}"
-                )
-                continue
+            if error.status.code != 409:  # else it is there, and the claim will see it soon
+                whose = f"{claim.metadata.namespace}/{claim.metadata.name}"
+                board.problem(f"cannot create the volume of claim {whose}: {error}")
+            continue
         board.report(f"volume {volume.metadata.name} for claim {claim.metadata.namespace}/{claim.metadata.name}")
 
 
