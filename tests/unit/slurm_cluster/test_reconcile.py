@@ -14,7 +14,7 @@ from everstep.adapters.kube.reflect import Delete, Init, InitApply, InitDone
 from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.kube.wire import ObjectMeta
 from everstep.api.slurm_cluster import SlurmClusterSpec
-from everstep.apps.slurm_operator.reconcile import Reconciler
+from everstep.apps.slurm_operator.reconcile import BINDINGS, Reconciler
 from everstep.apps.slurm_operator.watched import ClusterView, Watched
 from everstep.core.errors import Unreachable
 from tests.unit.slurm_cluster.examples import SETTINGS, SPEC
@@ -147,6 +147,23 @@ def test_a_cluster_that_is_gone_leaves_no_right_behind(bench: Bench) -> None:
     bench.watched.clusters.take(Delete("slurm", "demo"))
     bench.reconcile()
     assert bench.api.names("ClusterRoleBinding") == set()
+
+
+def test_what_was_deleted_while_no_operator_ran_is_found(bench: Bench) -> None:
+    bench.ask()
+    bench.api.objects[BINDINGS] = {
+        "items": [
+            {"metadata": {"name": "everstep-slurm-gateway:slurm:demo"}},
+            {"metadata": {"name": "everstep-slurm-gateway:slurm:old"}},
+        ]
+    }
+
+    async def run() -> list[tuple[str, str]]:
+        transport = httpx2.MockTransport(bench.api.answer)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://api") as http:
+            return await Reconciler(Verbs(http), bench.watched, SETTINGS, lambda: NOW).abandoned()
+
+    assert asyncio.run(run()) == [("slurm", "old")]
 
 
 def test_nothing_is_done_on_a_view_that_is_not_to_be_believed() -> None:

@@ -25,7 +25,7 @@ from everstep.apps.probes import serve_probes
 from everstep.apps.slurm_operator.desired import Settings
 from everstep.apps.slurm_operator.reconcile import Reconciler
 from everstep.apps.slurm_operator.watched import Watched
-from everstep.core.errors import EverstepError
+from everstep.core.errors import EverstepError, RetryLater
 from everstep.engine.leader import Leadership
 from everstep.engine.queue import WorkQueue
 
@@ -90,6 +90,7 @@ async def run(arguments: argparse.Namespace) -> None:
             for each in (*watched.follows(http), leadership.run(), _resync(watched, queue, reconciler)):
                 tasks.create_task(each)
             await watched.synced()
+            tasks.create_task(_sweep(queue, reconciler))
             ready = True
             log.info("slurm operator started", identity=identity)
             for _ in range(_WORKERS):
@@ -113,6 +114,20 @@ async def _work(queue: WorkQueue, reconciler: Reconciler, leadership: Leadership
             queue.failed(name)
         finally:
             queue.done(name)
+
+
+async def _sweep(queue: WorkQueue, reconciler: Reconciler) -> None:
+    while True:
+        try:
+            for key in await reconciler.abandoned():
+                queue.add("/".join(key))
+            return
+        except RetryLater as why:
+            log.warning("cannot look for rights of deleted clusters yet", why=str(why))
+            await asyncio.sleep(5)
+        except EverstepError as why:
+            log.warning("rights of clusters that were deleted meanwhile stay", why=str(why))
+            return
 
 
 async def _resync(watched: Watched, queue: WorkQueue, reconciler: Reconciler) -> None:
@@ -147,14 +162,15 @@ def main(argv: Sequence[str]) -> int:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         await run(arguments)
 
+    code = 0
     try:
         asyncio.run(until_told())
-    except asyncio.CancelledError:
+    except* asyncio.CancelledError:
         log.info("stopped")
-    except EverstepError as error:
-        log.error("everstep slurm operator stops", why=str(error))
-        return 1
-    return 0
+    except* EverstepError as group:
+        log.error("everstep slurm operator stops", why=str(group.exceptions[0]))
+        code = 1
+    return code
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import structlog
 
 from everstep.adapters.kube.store import Key
 from everstep.adapters.kube.verbs import Verbs
+from everstep.adapters.kube.wire import AnyObject
 from everstep.api.slurm_cluster import SlurmClusterStatus
 from everstep.apps.slurm_operator import manifests
 from everstep.apps.slurm_operator.desired import CLUSTER_LABEL, Cluster, Settings
@@ -36,6 +37,10 @@ _PATHS = {
     "EndpointSlice": "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices",
     "ClusterRoleBinding": BINDINGS,
 }
+
+
+class _Bindings(msgspec.Struct):
+    items: list[AnyObject]
 
 
 class Reconciler:
@@ -71,6 +76,13 @@ class Reconciler:
         new = status(self._look(seen.cluster, problem), seen.status, self._now())
         if msgspec.to_builtins(new) != msgspec.to_builtins(seen.status):
             await self._say(seen.cluster, new)
+
+    async def abandoned(self) -> list[Key]:
+        """Clusters that were deleted while no operator ran, and whose gateway still has its right."""
+        found = await self._verbs.get(BINDINGS, _Bindings, {"labelSelector": CLUSTER_LABEL})
+        names = [binding.metadata.name.split(":") for binding in found.items]
+        keys = [(parts[1], parts[2]) for parts in names if len(parts) == 3]
+        return [key for key in keys if self._watched.clusters.get(key[1], key[0]) is None]
 
     # --- make ---------------------------------------------------------------------------------------------------
 
