@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415, S606 - each command imports what it needs, so that `--help` is quick
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -169,5 +168,6 @@ def list_labs() -> None:
     from everstep.lab.layout import LabLayout, existing_labs
     from everstep.lab.state import read_state
 
-    states = {one: read_state(LabLayout.of(one)) for one in existing_labs()}
-    typer.echo(json.dumps({one: state.phase if state else "starting" for one, state in states.items()}))
+    for one in existing_labs():
+        state = read_state(LabLayout.of(one))
+        typer.echo(f"{one}\t{state.phase if state else 'starting'}")

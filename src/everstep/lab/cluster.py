@@ -91,7 +91,10 @@ class Lab:
                 return
             if ended:
                 why = state.message if state and state.message else "its supervisor ended"
-                raise LabError(f"lab {self.layout.name!r} did not come up: {why} (log: {self.layout.supervisor_log})")
+                hint = (
+                    f"log: {self.layout.supervisor_log}; `everstep lab down --name {self.layout.name}` clears it away"
+                )
+                raise LabError(f"lab {self.layout.name!r} did not come up: {why} ({hint})")
             if time.monotonic() > deadline:
                 raise LabError(
                     f"lab {self.layout.name!r} is not up after {UP_TIMEOUT:g} s (log: {self.layout.supervisor_log})"
