@@ -162,11 +162,17 @@ class Lab:
         return self.layout.kubeconfig()
 
     @property
+    def _kubectl_cache(self) -> str:
+        """With the rest of the lab, so that it goes with it: by itself kubectl would leave it in the user's home."""
+        return str(self.layout.root / "kubectl")
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a shell needs for `kubectl` and `helm` to mean this lab."""
         return {
             "KUBECONFIG": str(self.kubeconfig),
             "PATH": f"{self.plan.binaries}:{os.environ.get('PATH', '')}",
+            "KUBECACHEDIR": self._kubectl_cache,
             "NO_PROXY": "*",
             "EVERSTEP_LAB": self.layout.name,
         }
@@ -178,7 +184,8 @@ class Lab:
     def kubectl(self, *arguments: str, text: str | None = None, seconds: float = 60) -> str:
         """Runs kubectl as the lab's admin and returns its stdout; `text` is its stdin. Raises LabError."""
         kubectl = str(Path(self.plan.binaries) / "kubectl")
-        return processes.run_now(kubectl, f"--kubeconfig={self.kubeconfig}", *arguments, text=text, seconds=seconds)
+        fixed = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self._kubectl_cache}")
+        return processes.run_now(kubectl, *fixed, *arguments, text=text, seconds=seconds)
 
     def get(self, *arguments: str) -> Any:
         """`kubectl get ... -o json`, decoded."""
