@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -42,7 +43,9 @@ class Slurm:
 
     def kubectl(self, *arguments: str) -> str:
         command = ["kubectl", "-n", NAMESPACE, *arguments]
-        done = subprocess.run(command, env=self.lab.environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env={**os.environ, **self.lab.environment}, capture_output=True, text=True, check=True
+        )
         return done.stdout
 
     def get(self, what: str, *names: str) -> dict[str, Any]:
@@ -53,7 +56,9 @@ class Slurm:
         """`everstep slurm create ... --wait --json`."""
         words = ["slurm", "create", NAME, "-n", NAMESPACE, "--user", f"ada:{self.key}.pub", "--wait", "--json", *extra]
         command = [sys.executable, "-m", "everstep.apps.cli", *words]
-        done = subprocess.run(command, env=self.lab.environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env={**os.environ, **self.lab.environment}, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         said: dict[str, Any] = json.loads(done.stdout)
         host, _, port = said["status"]["login"]["endpoint"].rpartition(":")
