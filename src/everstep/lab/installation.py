@@ -35,6 +35,12 @@ def lab_values(board: Switchboard) -> dict[str, object]:
     }
 
 
+def _helm_environment(board: Switchboard) -> dict[str, str]:
+    """Helm's and its client's own files belong to the lab, not to the user's home."""
+    names = ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "KUBECACHEDIR")
+    return {"NO_PROXY": "*", **{name: str(board.layout.root / "helm") for name in names}}
+
+
 async def install_everstep(board: Switchboard, client: AsyncClient) -> None:
     """`helm upgrade --install`, then waits until every pod of it is ready. Raises LabError."""
     values = board.layout.pki / "everstep-values.yaml"
@@ -44,7 +50,7 @@ async def install_everstep(board: Switchboard, client: AsyncClient) -> None:
         str(board.binaries / "helm"), "upgrade", "--install", RELEASE, str(chart()),
         "--namespace", NAMESPACE, "--create-namespace",
         "--kubeconfig", str(board.layout.kubeconfig()), "--values", str(values),
-        seconds=120, environment={"HELM_CACHE_HOME": str(board.layout.root / "helm"), "NO_PROXY": "*"},
+        seconds=120, environment=_helm_environment(board),
     )  # fmt: skip
     board.milestone("chart installed")
     parts: dict[str, bool] = {}
