@@ -70,6 +70,12 @@ class Draft:
         return self.status.operation is not None and self.status.operation.acknowledged_at is not None
 
     @property
+    def machine_is_back(self) -> bool:
+        """Another, proven machine is in service under the faulty one's name, whichever incident took it in."""
+        node = self.seen.node
+        return self.handed_over and node is not None and node.pool is not None and node.out_of_service is None
+
+    @property
     def node_is_ours(self) -> bool:
         """The node that Kubernetes shows is still the faulty one, not a new one under the same name."""
         node = self.seen.node

@@ -137,7 +137,6 @@ def forget_in_slurm(draft: Draft) -> None:
     """Takes the retired machine's record out of Slurm, once: a machine that comes back registers afresh."""
     if not draft.handed_over or any(key == "forget" for key, _ in draft.status.told) or draft.seen.slurm is None:
         return
-    taken = draft.status.replacement
-    if taken is None or taken.node != draft.spec.node:
+    if not draft.machine_is_back:
         draft.act(*(SlurmForget(cluster, node.name) for cluster, node in draft.seen.slurm_nodes(draft.spec.node)))
     draft.status = replace(draft.status, told=(*draft.status.told, ("forget", "")))

@@ -221,14 +221,13 @@ def _sight(draft: Draft, record: JobRecord) -> Sight:
     seen, taken = draft.seen, draft.status.replacement
     snapshot = next((s for s in seen.slurm or () if s.cluster == record.cluster), None)
     node = snapshot.node(draft.spec.node) if snapshot else None
-    back = draft.handed_over and taken is not None and taken.node == draft.spec.node
     silent = node is not None and bool(node.states & {"NOT_RESPONDING", "DOWN"})
     return Sight(
         asked=snapshot is not None,
         job=snapshot.job(record.id) if snapshot else None,
         version=snapshot.version if snapshot else "",
         progress=seen.progress.get((record.cluster, record.id)),
-        faulty=None if back or draft.status.cancelled else draft.spec.node,
+        faulty=None if draft.machine_is_back or draft.status.cancelled else draft.spec.node,
         drained=draft.has(StepName.ISOLATED) and node is not None and node.drained_for_good,
         node_dead=draft.node_dead or silent,
         node_down=node is None or "DOWN" in node.states,

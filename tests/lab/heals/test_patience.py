@@ -22,7 +22,7 @@ def stubborn(whole_ward: Ward) -> Iterator[Patient]:
     """A job that ignores SIGTERM, just after its node's fault; the only spare has taken the faulty node's place."""
     whole_ward.until_whole()
     patient = whole_ward.train(
-        "--ignore-sigterm", "--save-every-steps", str(SAVES_EVERY), steps=300, step_time=STEP, before=4
+        "--ignore-sigterm", "--save-every-steps", str(SAVES_EVERY), steps=260, step_time=STEP, before=4
     )
     fault = whole_ward.break_gpu(patient)
     whole_ward.until_replaced(fault)

@@ -280,6 +280,21 @@ def test_the_second_fault_waits_for_its_turn_and_says_for_whom() -> None:
     assert {first.status.outcome, second.status.outcome} == {Outcome.SUCCEEDED}
 
 
+def test_a_machine_that_came_back_for_another_incident_may_run_the_job_again() -> None:
+    """Both nodes of the job break; the first machine, repaired, takes the second one's place."""
+    scenario = Scenario(job=JobSpec(save_seconds=20.0))
+    scenario.fleet.break_gpu("gpu-1")
+    scenario.fleet.break_gpu("gpu-2")
+    second = heal(scenario, node="gpu-2")
+    first = heal(scenario, node="gpu-1")
+    assert first.status.replacement is not None
+    assert second.status.replacement is not None
+    assert {first.status.replacement.node, second.status.replacement.node} == {"gpu-3", "gpu-1"}
+    job = scenario.slurm.jobs[scenario.job_id]
+    assert (job.state, job.restarts) == ("RUNNING", 1)
+    assert not scenario.slurm.nodes["gpu-1"].drain
+
+
 def test_a_second_fault_on_the_node_joins_the_open_incident() -> None:
     scenario = broken(job=JobSpec(save_seconds=20.0))
     asyncio.run(scenario.run(6.0))
