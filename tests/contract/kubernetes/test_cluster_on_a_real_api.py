@@ -230,6 +230,8 @@ def test_spec_of_an_incident_cannot_be_changed(api: ApiServer) -> None:
 
 
 def test_policy_has_one_name_and_its_defaults(api: ApiServer) -> None:
+    api.kubectl("delete", "remediationpolicies", "--all")  # other tests install the chart, which brings one
+
     async def test(world: RealWorld) -> None:
         path = f"/apis/{API_VERSION}/remediationpolicies"
         assert (await world.remediations.policy()).mode is Mode.DRY_RUN  # what nobody ordered is not done
