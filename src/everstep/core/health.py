@@ -41,6 +41,14 @@ class Verdict(StrEnum):
     UNKNOWN = "Unknown"
 
 
+class Part(StrEnum):
+    """What share of an event a line is: drivers spread one event over several lines."""
+
+    WHOLE = "whole"  # stands for the event by itself
+    DETAIL = "detail"  # tells more of an event whose first line came just before
+    COMPANION = "companion"  # goes with another line that reports the event; alone it is a weaker sign of the same
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One observation from one source, before any judgement.
@@ -53,6 +61,9 @@ class Evidence:
         process: process name as printed; None where absent or ``<unknown>``.
         line: the text it was read from, cut at 512 characters.
         injected: True when user space wrote the record; it stays marked for ever.
+        subject: what else the line names as the thing concerned: an interface, a disk, a file server.
+        part: whether the line is the event or goes with another line.
+        count: how many messages a logger folded into this line.
     """
 
     kind: str
@@ -62,6 +73,9 @@ class Evidence:
     process: str | None = None
     line: str = ""
     injected: bool = False
+    subject: str | None = None
+    part: Part = Part.WHOLE
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from everstep.core.diagnosis import (
     with_gpus,
     with_source,
 )
-from everstep.core.faults import classify, parse_line
+from everstep.core.faults import classify
 from everstep.core.health import Fault, FaultClass, Gpu, Verdict
+from everstep.core.kernel_lines.parser import parse_line
 
 CATALOG = shipped_catalog()
 GPUS = (Gpu(0, "GPU-a", "s0", "0000:01:00"), Gpu(1, "GPU-b", "s1", "0000:02:00"))

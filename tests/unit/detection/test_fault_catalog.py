@@ -7,11 +7,12 @@ import pytest
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.core.errors import InvalidInput
 from everstep.core.fault_catalog import COLUMNS, load_catalog
-from everstep.core.faults import classify, parse_line, variant_of
+from everstep.core.faults import classify, variant_of
 from everstep.core.health import Evidence, FaultClass, FirstAction, Severity
+from everstep.core.kernel_lines.parser import parse_line
 
 HEADER = ",".join(COLUMNS)
-GOOD = "79,,M,fell off the bus,hardware,critical,rebootNode,replaceNode,twice,yes,RESTART_BM,n,somewhere"
+GOOD = "79,,M,fell off the bus,gpu,hardware,critical,rebootNode,replaceNode,twice,2/7d,yes,line,RESTART_BM,,n,somewhere"
 CATALOG = shipped_catalog()
 
 
@@ -40,8 +41,8 @@ def test_a_good_row() -> None:
         (table(GOOD.replace(",somewhere", ",")), "row 2.*'source' is empty"),
         (table(GOOD.replace(",yes,", ",y,")), "row 2.*job_lost"),
         (table(GOOD, "x" + GOOD), "row 3.*an XID is a number"),
-        (table(GOOD + ",more"), "row 2.*13 cells"),
-        (table("79,,M"), "row 2.*13 cells"),
+        (table(GOOD + ",more"), "row 2.*17 cells"),
+        (table("79,,M"), "row 2.*17 cells"),
         (table(GOOD.replace("79,,", "79,fatal,")), "no row without a variant"),
         ({"xid": "code,meaning\n"}, "row 1: the columns must be"),
         ({"xid": ""}, "row 1: the columns must be"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.core.faults import parse_line
+from everstep.core.kernel_lines.parser import parse_line
 from everstep.lab.hardware import kernel_log
 from everstep.lab.hardware.kernel_log import KernelLog
 from everstep.lab.hardware.xids import effect_of

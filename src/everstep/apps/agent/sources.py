@@ -13,7 +13,8 @@ from everstep.apps.agent.state import State
 from everstep.core.diagnosis import unwell, with_evidence, with_gpus, with_source
 from everstep.core.errors import EverstepError
 from everstep.core.fault_catalog import Catalog
-from everstep.core.faults import classify, parse_line
+from everstep.core.faults import classify
+from everstep.core.kernel_lines.parser import parse_line
 from everstep.core.kmsg_record import parse_record
 from everstep.ports import GpuReader
 
