@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from everstep.apps import demo_command, inject_command, lab_commands, slurm_commands
+from everstep.apps import demo_command, faults_commands, inject_command, lab_commands, slurm_commands
 
 app = typer.Typer(
     name="everstep",
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 app.add_typer(lab_commands.app, name="lab")
 app.add_typer(slurm_commands.app, name="slurm")
+app.add_typer(faults_commands.app, name="faults")
 app.command("inject")(inject_command.inject)
 app.command("demo")(demo_command.demo)
 

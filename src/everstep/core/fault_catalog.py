@@ -63,6 +63,15 @@ class Repeat:
     times: int
     seconds: float
 
+    def __str__(self) -> str:
+        """As the table has it: ``2/7d``, ``3/24h``."""
+        days = self.seconds / _SECONDS["d"]
+        return (
+            f"{self.times}/{days:.0f}d"
+            if days > 1 and days.is_integer()
+            else f"{self.times}/{self.seconds / 3600:.0f}h"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -10,7 +10,6 @@ from everstep.core.fault_catalog import (
     KINDS,
     Catalog,
     Entry,
-    Repeat,
     entry_of,
     require_ordinary_rows,
     table_rows,
@@ -81,8 +80,5 @@ def _cell(value: object) -> str:
             return ""
         case bool():
             return "yes" if value else "no"
-        case Repeat():
-            days, rest = divmod(value.seconds, 86400)
-            return f"{value.times}/{days:.0f}d" if not rest else f"{value.times}/{value.seconds / 3600:.0f}h"
         case _:
             return str(value)

@@ -44,6 +44,11 @@ def test_a_good_row() -> None:
         (table(GOOD + ",more"), "row 2.*17 cells"),
         (table("79,,M"), "row 2.*17 cells"),
         (table(GOOD.replace("79,,", "79,fatal,")), "no row without a variant"),
+        (table(GOOD.replace("RESTART_BM", "RESTART_ALL")), "row 2.*bucket 'RESTART_ALL'"),
+        (table(GOOD.replace(",gpu,", ",chip,")), "row 2.*'chip' is none of"),
+        (table(GOOD.replace("2/7d", "2/9d")), "row 2.*further than the 7 days"),
+        (table(GOOD.replace(",line,", ",log,")), "row 2.*'log' is none of"),
+        ({"nvme": HEADER}, "'nvme' is none of"),
         ({"xid": "code,meaning\n"}, "row 1: the columns must be"),
         ({"xid": ""}, "row 1: the columns must be"),
         ({"xid": HEADER + '\n"79,never closed'}, "unexpected end"),
@@ -98,3 +103,51 @@ def test_judgement(rest: str, fault_class: str, severity: str, action: str) -> N
 
 def test_only_xids_have_variants_by_words() -> None:
     assert variant_of(Evidence(kind="host", code="154", line="to 0x2")) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "variant", "action"),
+    [
+        ("NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x025525c6 0x00000000", "netir_link_evt/37", "resetGPU"),
+        ("NETIR_LINK_DOWN Fatal   XC0 i0 Link 09 (0x02552591 0x00000000", "netir_link_evt/37", "resetGPU"),
+        ("NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x028525c6 0x00000000", "netir_link_evt/40", "callHuman"),
+        ("NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x03f525c6 0x00000000", "netir_link_evt/63", "resetGPU"),
+        ("NETIR_LINK_EVT  Fatal   XC0 i0 Link 09", "fatal", "resetGPU"),
+        ("NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x00086226 0x00000001 0x0", "netir_ber_event/0x1", "none"),
+        ("NETIR Fatal XC0 i0 Link -1 (0x000fe406", "fatal", "resetGPU"),
+    ],
+)
+def test_what_an_nvlink5_line_says_of_a_link(line: str, variant: str, action: str) -> None:
+    evidence = parse_line(f"NVRM: Xid (PCI:0018:01:00): 149, {line}")
+    assert evidence is not None
+    assert variant_of(evidence) == variant
+    assert classify(CATALOG, evidence).action == action
+
+
+def test_the_drivers_own_word_is_not_overruled_by_the_table() -> None:
+    """Status 0x40 of RLW_REMAP is fatal by the table; a driver that prints Nonfatal knows better."""
+    text = "NVRM: Xid (PCI:0000:00:08.0): 145, RLW_REMAP {} XC1 i0 Link 10 (0x00000082 0x00000040 0x0 0x0 0x0 0x0)"
+    mild, grave = (parse_line(text.format(word)) for word in ("Nonfatal", "Fatal"))
+    assert mild is not None
+    assert grave is not None
+    assert (classify(CATALOG, mild).severity, classify(CATALOG, mild).action) == ("warning", "none")
+    assert (classify(CATALOG, grave).severity, classify(CATALOG, grave).action) == ("critical", "resetGPU")
+
+
+@pytest.mark.parametrize(
+    ("line", "severity", "action"),
+    [
+        ("20009, Non-fatal, Link 04 RX Short Error Rate", "warning", "none"),
+        ("20009, Fatal, Link 04 RX Short Error Rate", "critical", "callHuman"),
+        ("12028, Non-fatal, Link 61 egress non-posted PRIV error (First)", "critical", "callHuman"),
+        ("99999, Fatal, Link 61 something new", "critical", "callHuman"),
+        ("99999, Non-fatal, Link 61 something new", "warning", "none"),
+        ("99999, something new", "warning", "none"),
+        ("26006, SOE HALTED", "critical", "rebootNode"),
+    ],
+)
+def test_a_switch_is_believed_when_it_says_fatal(line: str, severity: str, action: str) -> None:
+    evidence = parse_line(f"nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): {line}")
+    assert evidence is not None
+    fault = classify(CATALOG, evidence)
+    assert (fault.severity, fault.action) == (severity, action)

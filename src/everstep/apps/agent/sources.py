@@ -14,6 +14,7 @@ from everstep.core.diagnosis import unwell, with_evidence, with_gpus, with_sourc
 from everstep.core.errors import EverstepError
 from everstep.core.fault_catalog import Catalog
 from everstep.core.faults import classify
+from everstep.core.health import Part, Severity
 from everstep.core.kernel_lines.parser import parse_line
 from everstep.core.kmsg_record import parse_record
 from everstep.ports import GpuReader
@@ -86,7 +87,10 @@ class KernelLogTask:
             evidence = parse_line(data, allow_injected=self._allow_injected)
             if evidence is None or (record := parse_record(data)) is None or record.microseconds < self._not_before:
                 continue
-            diagnosis = with_evidence(diagnosis, record.sequence, classify(self._catalog, evidence), self._state.now())
+            fault = classify(self._catalog, evidence)
+            if evidence.part is Part.DETAIL or (fault.severity is Severity.INFO and fault.kind != "xid"):
+                continue  # a link that came back, an error that was corrected: worth a count elsewhere, no fault
+            diagnosis = with_evidence(diagnosis, record.sequence, fault, self._state.now())
         self._state.update(diagnosis)
 
 

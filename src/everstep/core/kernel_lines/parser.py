@@ -26,9 +26,7 @@ def parse_line(line: bytes | str, *, allow_injected: bool = False, companions: b
     """
     data = line.encode("utf-8", "replace") if isinstance(line, str) else line
     if not may_be_fault(data):
-        if b"\n" not in data or data.find(b"\n", 0, -1) < 0 or parse_record(data) is not None:
-            return None
-        return chief(read_message(data, companions=companions))
+        return None
     record = parse_record(data)
     if record is None:
         if b"\n" in data or b"\r" in data:

@@ -76,16 +76,20 @@ ANYWHERE = tuple(dict.fromkeys((_SEGFAULT, b"arrier", *(word for words in WORDS.
 _HEAD_LIMIT = 200  # bytes within which the head of a /dev/kmsg record ends
 _PLAIN_HEAD = 52  # bytes of a head without extra fields: three numbers and "-"
 _DIGITS = frozenset(b"%d" % digit for digit in range(10))
-_PREFIXES_BEGIN = b" \t<[{"  # where a message begins like this, it may be another prefix
+_PREFIXES_BEGIN = b" \t<[{0123456789"  # where a message begins like this, it may be another prefix
+WORDS[b"kern"] = ANYWHERE  # the prefix of dmesg -x and of Talos
 
 
 def may_be_fault(line: bytes) -> bool:
-    """False when no pattern can match ``line``. True says nothing yet."""
+    """False when no pattern can match a record or a message of one or several lines. True says nothing yet."""
     words = WORDS.get(line[:4])
     if words is None:
         start = line.find(b",-;", 0, _PLAIN_HEAD) + 3 if line[:1] in _DIGITS else 2
-        if start == 2 and (start := _message_start(line)) == 0:
-            return any(word in line for word in ANYWHERE)
+        if start == 2:
+            start = _message_start(line)
+            # A second "kernel:" is a log that was sent on by another logger.
+            if start == 0 or line.find(b"kernel:", start) >= 0 or b"\n" in line:
+                return any(word in line for word in ANYWHERE)
         head = line[start : start + 4]
         words = WORDS.get(head)
         if words is None:
@@ -95,7 +99,7 @@ def may_be_fault(line: bytes) -> bool:
     for word in words:  # a generator would cost as much as the searches
         if word in line:
             return True
-    return _SEGFAULT in line
+    return _SEGFAULT in line or (b"\n" in line and any(word in line for word in ANYWHERE))
 
 
 def _message_start(line: bytes) -> int:

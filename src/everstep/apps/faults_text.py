@@ -1,0 +1,70 @@
+"""What `everstep faults` prints, made from lines and from the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from everstep.core.errors import NotFound
+from everstep.core.fault_catalog import SHIPPED, Catalog, Entry
+from everstep.core.faults import classify
+from everstep.core.health import Evidence
+from everstep.core.kernel_lines.folding import NOTHING, follow
+
+_NUMBERED = ("xid", "sxid")
+
+
+def read(lines: Iterable[bytes], allow_injected: bool) -> Iterator[Evidence | None]:
+    """What each line says, with what the lines before it have begun."""
+    state = NOTHING
+    for line in lines:
+        state, evidence = follow(state, line.rstrip(b"\r\n"), allow_injected=allow_injected)
+        yield evidence
+
+
+def described(catalog: Catalog, evidence: Evidence | None) -> dict[str, Any]:
+    """A line as the JSON object that ``parse`` prints for it."""
+    if evidence is None:
+        names = ("code", "pci", "pid", "process", "class", "severity", "action", "reason")
+        return {"kind": "none", **dict.fromkeys(names)}
+    fault = classify(catalog, evidence)
+    return {
+        "kind": evidence.kind,
+        "code": int(evidence.code) if evidence.kind in _NUMBERED else evidence.code,
+        "pci": evidence.pci,
+        "pid": evidence.pid,
+        "process": evidence.process,
+        "class": fault.fault_class.value,
+        "severity": fault.severity.value,
+        "action": fault.action.value,
+        "reason": fault.reason,
+    }
+
+
+def sentence(catalog: Catalog, evidence: Evidence) -> str:
+    """A line that reports a fault, in one line for a person."""
+    fault = classify(catalog, evidence)
+    where = f" on {evidence.pci or evidence.subject}" if evidence.pci or evidence.subject else ""
+    who = f", process {evidence.process or '?'} ({evidence.pid})" if evidence.pid is not None else ""
+    times = f", {evidence.count} times" if evidence.count > 1 else ""
+    injected = ", written by a program" if evidence.injected else ""
+    return (
+        f"{fault.severity.upper():<8} {fault.reason}{where}{who}{times}{injected} [{fault.fault_class}, {fault.action}]"
+    )
+
+
+def row(entry: Entry) -> str:
+    """A row of the catalogue in one line."""
+    name = f"{entry.kind} {entry.code}{' ' + entry.variant if entry.variant else ''}"
+    mark = f"  [{entry.origin}]" if entry.origin != SHIPPED else ""
+    return f"{name:<34} {entry.fault_class:<11} {entry.severity:<8} {entry.action:<11} {entry.meaning}{mark}"
+
+
+def rows_of(catalog: Catalog, asked: str) -> list[list[Entry]]:
+    """The rows of a code, one group for each kind that knows it. NotFound says how to look."""
+    kind, _, code = asked.strip().replace(" ", ":", 1).rpartition(":")
+    kind, code = kind.lower(), str(int(code)) if code.isdigit() else code.lower()
+    rows = [entry for entry in catalog.of_code(code) if kind in ("", entry.kind)]
+    if not rows:
+        raise NotFound(f"no fault has the code {asked!r}; `everstep faults list` shows all of them")
+    return [[row for row in rows if row.kind == name] for name in dict.fromkeys(row.kind for row in rows)]
