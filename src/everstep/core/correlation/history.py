@@ -1,0 +1,79 @@
+"""What a device has had before, for seven days: a part that fails again is known, whatever node it serves by then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from everstep.core.fault_catalog import LONGEST_WINDOW, Repeat
+
+MAX_OCCURRENCES = 512  # a bound on what is stored; episodes are minutes apart, so a week of one bad part fits
+UNRELATED_WINDOW = 86400.0  # seconds within which two unrelated jobs on one GPU accuse it
+_SAME = 60.0  # seconds: what is closer together than this is one episode
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One episode of one code on one device.
+
+    Attributes:
+        device: serial of the GPU where it is known.
+        code: ``kind:code``.
+        lineages: of the jobs that used the device then.
+    """
+
+    device: str
+    code: str
+    at: float
+    boot_id: str = ""
+    lineages: tuple[str, ...] = ()
+
+
+def with_occurrence(history: tuple[Occurrence, ...], new: Occurrence) -> tuple[Occurrence, ...]:
+    """The history with one more episode; a sighting of an episode that is already in it adds its jobs only."""
+    found = list(history)
+    for index, old in enumerate(found):
+        if old.device == new.device and old.code == new.code and abs(old.at - new.at) <= _SAME:
+            lineages = tuple(dict.fromkeys((*old.lineages, *new.lineages)))
+            found[index] = replace(new, at=min(old.at, new.at), lineages=lineages)
+            return tuple(found)
+    return tuple(sorted((*found, new), key=lambda item: item.at)[-MAX_OCCURRENCES:])
+
+
+def kept(history: tuple[Occurrence, ...], now: float) -> tuple[Occurrence, ...]:
+    """Without what is older than seven days."""
+    oldest = now - LONGEST_WINDOW
+    if not history or history[0].at >= oldest:
+        return history
+    return tuple(item for item in history if item.at >= oldest)
+
+
+def joined(histories: Iterable[tuple[Occurrence, ...]], now: float) -> tuple[Occurrence, ...]:
+    """Several histories as one: a GPU's past on one node and its present on another."""
+    found: dict[tuple[str, str, float], Occurrence] = {}
+    for history in histories:
+        for item in history:
+            key = (item.device, item.code, item.at)
+            lineages = found[key].lineages if key in found else ()
+            found[key] = replace(item, lineages=tuple(dict.fromkeys((*lineages, *item.lineages))))
+    return kept(tuple(sorted(found.values(), key=lambda item: item.at))[-MAX_OCCURRENCES:], now)
+
+
+def times(history: Iterable[Occurrence], device: str, code: str, repeat: Repeat, now: float) -> int:
+    """How many episodes of ``code`` the device has had within the window of ``repeat``."""
+    since = now - repeat.seconds
+    return sum(1 for item in history if item.device == device and item.code == code and item.at >= since)
+
+
+def unrelated_jobs(history: Iterable[Occurrence], device: str, code: str, now: float) -> tuple[str, ...]:
+    """Lineages of the jobs that ``code`` has hit on the device within a day, each once.
+
+    An episode with several jobs on the device counts as one of them: which one did it cannot be told.
+    """
+    since = now - UNRELATED_WINDOW
+    seen: list[str] = []
+    for item in history:
+        mine = item.device == device and item.code == code and item.at >= since
+        if mine and item.lineages and not any(lineage in seen for lineage in item.lineages):
+            seen.append(item.lineages[0])
+    return tuple(seen)
