@@ -176,7 +176,7 @@ def inject(scene: Scene, node: str, options: DemoOptions, show: Show) -> Injecte
             show.phase(f"the power of {node} is cut")
             return InjectedFault("power", "off", node, None, answer.at)
         answer = hardware.inject(node, int(options.code), options.gpu)
-    show.phase(f"the kernel of {node} says: {answer.records[0].partition(';')[2].strip()}")
+    show.phase(f"the kernel of {node} says: {answer.records[-1].partition(';')[2].strip()}")
     return InjectedFault("xid", options.code, node, options.gpu, answer.at)
 
 
