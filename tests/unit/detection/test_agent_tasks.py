@@ -15,6 +15,7 @@ import pytest
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.adapters.kube.own_node import Said
+from everstep.apps.agent.__main__ import main
 from everstep.apps.agent.publisher import Heartbeat, Publisher
 from everstep.apps.agent.sources import GpuTask, KernelLogTask
 from everstep.apps.agent.state import State
@@ -267,6 +268,42 @@ def test_faults_clear_after_a_reboot_that_repaired(kmsg: Path) -> None:
             assert api.writes[-1].faults == ()
 
     play(scenario)
+
+
+def test_other_families_are_faults_too_and_what_is_no_fault_is_not(kmsg: Path) -> None:
+    lines = (
+        "NVRM: The NVIDIA GPU 0000:01:00.0",
+        "               NVRM: (PCI ID: 10de:26b5) installed in this system has",
+        "               NVRM: fallen off the bus and is not responding to commands.",
+        "EXT4-fs (md0): Remounting filesystem read-only",
+        "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 24007, Fatal, Link 28 sourcetrack timeout error (First)",
+        "nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 24007, Severity 1 Engine instance 28",
+        "mlx5_core 0000:01:00.1 eth1: Link up",  # from here on: nothing is wrong
+        "pcieport 0000:00:1c.5: AER: Corrected error received: id=00e5",
+        "EXT4-fs (sda1): mounted filesystem with ordered data mode",
+        "NVRM: GPU 0000:02:00.0: GPU has fallen off the bus.",  # a companion says nothing alone; the driver is asked
+    )
+
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            append(kmsg, "".join(f"4,{n},{n},-;{line}\n" for n, line in enumerate(lines, start=1)))
+            await until(lambda: bool(api.writes) and len(api.writes[-1].faults) == 3)
+            found = {fault.key: fault.count for fault in api.writes[-1].faults}
+            assert found == {
+                "host:gpu_lost_at_boot@s0": 1,
+                "host:readonly_remount@md0": 1,
+                "sxid:24007@0000:c3:00.0": 1,
+            }
+
+    play(scenario)
+
+
+def test_a_wrong_site_table_stops_the_start_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = tmp_path / "site.csv"
+    table.write_text("kind,code,action\nxid,79,explode\n")
+    assert main(["--node", "gpu-1", "--site-faults", str(table)]) == 1
+    assert "site.csv row 2: 'explode' is none of" in caplog.text
 
 
 def test_the_heart_beats_while_nothing_happens_and_recovers() -> None:

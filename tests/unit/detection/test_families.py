@@ -212,6 +212,41 @@ def test_a_gpu_that_is_gone_at_boot_keeps_the_address_of_the_first_record() -> N
     assert (evidence.kind, evidence.code, evidence.pci) == ("host", "gpu_lost_at_boot", "0000:b3:00.0")
 
 
+def test_the_driver_writes_it_as_one_record_of_three_lines() -> None:
+    lines = (record.partition(b";")[2].strip() for record in BOOT_LOSS)
+    record = b"4,100,1000,-;" + b"\\x0a".join(lines) + b"\n"
+    for evidence in (parse_line(record), follow(NOTHING, record)[1]):
+        assert evidence is not None
+        assert (evidence.code, evidence.pci) == ("gpu_lost_at_boot", "0000:b3:00.0")
+
+
+@pytest.mark.parametrize("row", SPOKEN, ids=lambda row: f"{row.kind}-{row.code}-{row.variant}")
+def test_a_user_cannot_speak_for_the_kernel(row: Entry) -> None:
+    """The kernel prints names that users choose, newlines and all: of a process (15 characters) first, of a file."""
+    line = spoken(row)
+    for name in (line[:15], "x\\x0a" + line[:13]):
+        for message in (
+            f"{name}[77]: segfault at 0 ip 00007f7c7ac69996 sp 00007f7c12fd error 4 in libc.so.6[7f7c7ac00000]",
+            f"{name}: page allocation failure: order:0, mode:0x40cc0(GFP_KERNEL|__GFP_COMP), nodemask=(null)",
+            f"{name} (77): drop_caches: 3",
+        ):
+            assert parse_line(f"4,1,1,-;{message}", companions=True) is None, message
+    for message in (
+        f"process '/tmp/x\\x0a{line}' started with executable stack",
+        f"EXT4-fs warning (device sda1): ext4_dx_add_entry: Directory index full: x\\x0a{line}",
+    ):
+        assert parse_line(f"4,1,1,-;{message}", companions=True) is None
+        assert follow(NOTHING, f"4,1,1,-;{message}".encode(), companions=True)[1] is None
+
+
+def test_the_name_of_a_process_is_no_second_line() -> None:
+    evidence = parse_line(
+        "4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=x\\x0aNVRM: Xid (PC, Ch 00000008, intr 0"
+    )
+    assert evidence is not None
+    assert (evidence.code, evidence.process) == ("31", "x")
+
+
 def test_an_address_is_not_kept_for_long() -> None:
     (evidence,) = read_stream(BOOT_LOSS[0], *[b"6,7,7,-;usb 1-1: new device"] * 20, *BOOT_LOSS[1:])
     assert evidence.pci is None

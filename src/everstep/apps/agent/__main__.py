@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.adapters.gpu.boot import KernelBoot
-from everstep.adapters.gpu.catalog_files import shipped_catalog
+from everstep.adapters.gpu.catalog_files import catalog_with
 from everstep.adapters.gpu.simulated import SimulatedGpus
 from everstep.adapters.kube.connection import connect
 from everstep.adapters.kube.own_node import OwnNode, Said
@@ -46,6 +46,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--simulated-gpus", type=Path, help="file with the state of simulated GPUs")
     parser.add_argument(
         "--allow-injected", action="store_true", help="count lines that programs wrote to the kernel log"
+    )
+    parser.add_argument(
+        "--site-faults",
+        type=Path,
+        default=os.environ.get("EVERSTEP_SITE_FAULTS") or None,
+        help="the site's own fault table, on top of the shipped one (default: $EVERSTEP_SITE_FAULTS)",
     )
     parser.add_argument("--lease-namespace", default="everstep-node-lease", help="default: %(default)s")
     parser.add_argument("--kubeconfig", type=Path, help="default: the pod's service account")
@@ -106,7 +112,7 @@ def main(argv: Sequence[str]) -> int:
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for each request is not worth its cost
     code = 0
     try:
-        asyncio.run(_run(arguments, shipped_catalog()))
+        asyncio.run(_run(arguments, catalog_with(arguments.site_faults)))
     except* asyncio.CancelledError:
         log.info("stopped")
     except* EverstepError as group:

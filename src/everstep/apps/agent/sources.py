@@ -15,7 +15,7 @@ from everstep.core.errors import EverstepError
 from everstep.core.fault_catalog import Catalog
 from everstep.core.faults import classify
 from everstep.core.health import Part, Severity
-from everstep.core.kernel_lines.parser import parse_line
+from everstep.core.kernel_lines.folding import NOTHING, follow
 from everstep.core.kmsg_record import parse_record
 from everstep.ports import GpuReader
 
@@ -49,6 +49,7 @@ class KernelLogTask:
         self._path = path
         self._allow_injected = allow_injected
         self._not_before = not_before
+        self._begun = NOTHING  # what the records so far have begun to tell
         self.tried = asyncio.Event()  # set once the log was read to its end, or found broken
 
     async def run(self) -> None:
@@ -56,6 +57,7 @@ class KernelLogTask:
         while True:
             try:
                 reader = open_kernel_log(self._path)
+                self._begun = NOTHING
                 try:
                     while (batch := reader.available()).records:
                         self.take(batch)
@@ -84,7 +86,7 @@ class KernelLogTask:
             log.warning("%d kernel records were overwritten before they were read", batch.lost)
             diagnosis = replace(diagnosis, lost_records=diagnosis.lost_records + batch.lost)
         for data in batch.records:
-            evidence = parse_line(data, allow_injected=self._allow_injected)
+            self._begun, evidence = follow(self._begun, data, allow_injected=self._allow_injected)
             if evidence is None or (record := parse_record(data)) is None or record.microseconds < self._not_before:
                 continue
             fault = classify(self._catalog, evidence)

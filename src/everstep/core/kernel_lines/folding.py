@@ -57,13 +57,39 @@ def follow(
     record = parse_record(line)
     if record is not None and not record.from_kernel and not allow_injected:
         return before, None
-    text = (line if record is None else record.text)[:_SCAN_LIMIT]
-    after, evidence = _step(before, text, record is not None)
+    if record is None:
+        after, evidence = _step(before, line[:_SCAN_LIMIT], record=False)
+    else:
+        after, evidence = _folded(before, record_lines(record.text))
     if evidence is not None and record is not None and not record.from_kernel:
         evidence = replace(evidence, injected=True)
     if evidence is not None and evidence.part is Part.COMPANION and not companions:
         evidence = None
     return after, evidence
+
+
+def record_lines(text: bytes) -> list[bytes]:
+    """The lines of a record that may be believed. The text of a record can hold several lines.
+
+    Only NVIDIA's driver is known to write such records. In others a second line may be a user's: the kernel prints
+    names of files and of processes as they are, and those may hold a newline and whatever comes after it.
+    """
+    first, newline, _ = text[:_SCAN_LIMIT].partition(b"\n")
+    return text[:_SCAN_LIMIT].split(b"\n") if newline and first.startswith(b"NVRM: ") else [first]
+
+
+def read_record(text: bytes) -> Evidence | None:
+    """What the text of one ``/dev/kmsg`` record says, companions included."""
+    return _folded(NOTHING, record_lines(text))[1]
+
+
+def _folded(before: Unfinished, lines: list[bytes]) -> tuple[Unfinished, Evidence | None]:
+    found: list[Evidence] = []
+    for line in lines:
+        before, evidence = _step(before, line, record=True)
+        if evidence is not None:
+            found.append(evidence)
+    return before, chief(tuple(found))
 
 
 def read_message(data: bytes, *, allow_injected: bool = False, companions: bool = False) -> tuple[Evidence, ...]:
@@ -86,7 +112,7 @@ def chief(found: tuple[Evidence, ...]) -> Evidence | None:
     return found[0] if found else None
 
 
-def _step(before: Unfinished, text: bytes, record: bool) -> tuple[Unfinished, Evidence | None]:
+def _step(before: Unfinished, text: bytes, *, record: bool) -> tuple[Unfinished, Evidence | None]:
     gone: tuple[str, int] | None = _older(before.gone)
     stuck: tuple[Evidence, int] | None = _older(before.stuck)
     start = (len(text) - len(text.lstrip())) if record else message_start(text)[0]

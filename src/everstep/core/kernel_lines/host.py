@@ -30,8 +30,8 @@ RULES = (
         b"achine ",
         rb"(?:" + _MCE + rb")?(?:Machine check events logged|CPU \d{1,5}: Machine Check(?: Exception)?: )",
     ),
-    rule("edac_uncorrected", b"EDAC MC", rb"EDAC MC\d{1,3}: \d{1,9} UE "),
-    rule("edac_corrected", b"EDAC MC", rb"EDAC MC\d{1,3}: \d{1,9} CE "),
+    rule("edac_uncorrected", b"EDAC MC", rb"EDAC MC\d{1,3}: \d{1,9} UE \w"),
+    rule("edac_corrected", b"EDAC MC", rb"EDAC MC\d{1,3}: \d{1,9} CE \w"),
     rule("cmci_storm", b"CMCI storm detected", rb"(?:mce: )?CMCI storm detected: switching to poll mode"),
     rule(
         "readonly_remount",

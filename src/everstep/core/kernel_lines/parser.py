@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep.core.health import Evidence, Part
-from everstep.core.kernel_lines.folding import chief, read_message
+from everstep.core.kernel_lines.folding import chief, read_message, read_record
 from everstep.core.kernel_lines.prefilter import may_be_fault
 from everstep.core.kernel_lines.text import read_text
 from everstep.core.kmsg_record import parse_record
@@ -33,7 +33,7 @@ def parse_line(line: bytes | str, *, allow_injected: bool = False, companions: b
             return chief(read_message(data, companions=companions))
         evidence = read_text(data[:_SCAN_LIMIT])
     elif record.from_kernel or allow_injected:
-        evidence = read_text(record.text[:_SCAN_LIMIT], record=True)
+        evidence = read_record(record.text)
     else:
         return None
     if evidence is None or (evidence.part is Part.COMPANION and not companions):
