@@ -16,6 +16,16 @@ _NVLINK5_TEXT = re.compile(
 # Drivers from R575 on print other names for some units; the reason in the first word did not move.
 _UNIT_NAMES = {"NETIR_INT": "NETIR", "NETIR_LINK_DOWN": "NETIR_LINK_EVT", "NVLPW": "NVLPW_CTRL"}
 _PIPE = re.compile(r"_PIPE\d$")
+_REGISTERS = re.compile(r"\bon link \d{1,2} ?\(((?:0x[0-9a-fA-F]{1,8}(?:, ?)?){1,7})\)")
+# Workflow of XID 74 in NVIDIA's XID catalogue (Oct-2025): bits of the first register word, the gravest first.
+_NVLINK_BITS = {
+    "parity": frozenset((4, 5)),
+    "link-hardware": frozenset((8, 9, 12, 16, 17, 24, 28)),
+    "signal": frozenset((21, 22)),
+    "sympathetic": frozenset((1, 20)),
+    "ignore": frozenset((0, 23, 30)),
+}
+_MILD_BITS = _NVLINK_BITS["sympathetic"] | _NVLINK_BITS["ignore"]
 _LINK_EVENT = "NETIR_LINK_EVT"
 _LINK_ROWS = "netir_link_evt/"  # a lost link, so fatal to it whatever is to be done
 _FATAL = re.compile(r"\bFatal\b")
@@ -34,6 +44,8 @@ def variants_of(evidence: Evidence) -> tuple[str, ...]:
             return (f"to-{target[1].lower()}",) if target else ("to-unknown",)
         case "xid", code if code in _NVLINK5:
             return _nvlink5(evidence.line)
+        case "xid", "74":
+            return _nvlink(evidence.line)
         case "xid", "94":
             return ("reset-required",) if re.search(r"[ .]RST: Yes", evidence.line) else ()
         case "xid", "45":
@@ -51,6 +63,20 @@ def variants_of(evidence: Evidence) -> tuple[str, ...]:
             return (severity[1],) if severity else ()
         case _:
             return ()
+
+
+def _nvlink(line: str) -> tuple[str, ...]:
+    """What the first register word of XID 74 says. The gravest bit decides; a mild one only if no other word is set."""
+    words = _REGISTERS.search(line)
+    if words is None:
+        return ()
+    first, *others = (int(word, 16) for word in words[1].replace(" ", "").split(",") if word)
+    bits = {bit for bit in range(32) if first >> bit & 1}
+    for variant, meant in _NVLINK_BITS.items():
+        mild = variant in ("sympathetic", "ignore")
+        if bits & meant and not (mild and (any(others) or bits - _MILD_BITS)):
+            return (variant,)
+    return ()
 
 
 def _nvlink5(line: str) -> tuple[str, ...]:

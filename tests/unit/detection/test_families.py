@@ -33,6 +33,11 @@ def spoken(row: Entry) -> str:
     return f"NVRM: Xid (PCI:0000:3b:00): {row.code}, pid=1234, name=python3, {xid_text(row)}"
 
 
+def registers(first: int, *others: int) -> str:
+    words = (first, *others, *[0] * (6 - len(others)))
+    return f"NVLink: fatal error detected on link 14({', '.join(map(hex, words))})"
+
+
 def xid_text(row: Entry) -> str:
     if row.code == "154":
         target = row.variant[3:] or "0x9"
@@ -46,6 +51,11 @@ def xid_text(row: Entry) -> str:
         word = "Fatal" if row.severity == "critical" else "Nonfatal"
         return f"{unit.upper()} {word} XC0 i0 Link 09 (0x00000082 {int(number, 16):#010x} 0x00000000)"
     return {
+        "parity": registers(1 << 4),
+        "link-hardware": registers(1 << 16 | 1),
+        "signal": registers(1 << 21),
+        "sympathetic": registers(1 << 20 | 1),
+        "ignore": registers(1 << 30),
         "fatal": "UNIT Fatal XC0 i0 Link 01",
         "nonfatal": "UNIT Nonfatal XC0 i0 Link 01",
         "reset-required": "Contained: SM (0x1). RST: Yes, D-RST: No",
@@ -271,6 +281,21 @@ def test_a_cpu_that_is_stuck_in_the_adapters_driver() -> None:
     guess = read_message(LOCKUP + b"\n ? mlx5e_napi_poll+0x142/0x680 [mlx5_core]\n net_rx_action+0x142/0x2a0")
     assert [item.code for item in guess] == ["soft_lockup"]
     assert read_message(b"RIP: 0010:mlx5e_poll_ico_cq+0x8b/0x1a0 [mlx5_core]") == ()
+
+
+def test_what_a_link_error_says_is_mild_only_if_all_of_it_is() -> None:
+    for text, variants in (
+        (registers(1 << 20), ("sympathetic",)),
+        (registers(1 << 20 | 1 << 4), ("parity",)),
+        (registers(1 << 20 | 1 << 7), ()),  # a bit that the vendor does not explain
+        (registers(1 << 20, 0, 1 << 16), ()),
+        (registers(0, 0, 1 << 16), ()),
+        ("NVLink: fatal error detected on link 1", ()),
+        ("NVLink: fatal error detected on link 14(0x10, 0x0", ()),
+    ):
+        evidence = parse_line(f"NVRM: Xid (PCI:0003:00:00): 74, pid='<unknown>', name=<unknown>, {text}")
+        assert evidence is not None
+        assert variants_of(evidence) == variants, text
 
 
 def test_details_and_verdicts_of_one_switch_event() -> None:
