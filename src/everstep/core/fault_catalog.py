@@ -31,7 +31,7 @@ VENDOR_BUCKETS = frozenset(
 SHIPPED = "shipped"
 
 _Word = TypeVar("_Word", bound=StrEnum)
-_REPEAT = re.compile(r"([1-9]\d?)/([1-9]\d{0,2})(h|d)")
+_REPEAT = re.compile(r"([1-9]\d?)/([1-9]\d{0,2})(h|d)(?::(\w+))?")
 _SECONDS = {"h": 3600.0, "d": 86400.0}
 LONGEST_WINDOW = 7 * 86400.0  # seconds: how long the history of a GPU is kept
 
@@ -58,13 +58,14 @@ class Seen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """So many sightings of one device within ``seconds`` call for the next step."""
+    """So many episodes on one device within ``seconds`` call for ``action``, which is mostly the row's next step."""
 
     times: int
     seconds: float
+    action: FirstAction
 
     def __str__(self) -> str:
-        """As the table has it: ``2/7d``, ``3/24h``."""
+        """``2/7d``, ``3/24h``."""
         days = self.seconds / _SECONDS["d"]
         return (
             f"{self.times}/{days:.0f}d"
@@ -218,7 +219,7 @@ def entry_of(kind: str, row: Mapping[str, str], where: str, origin: str = SHIPPE
         action=_word(FirstAction, row["action"], where),
         escalate_to=_word(FirstAction, row["escalate_to"], where) if row["escalate_to"] else None,
         escalate_when=row["escalate_when"],
-        repeat=_repeat(row["repeat"], where),
+        repeat=_repeat(row["repeat"], row["escalate_to"], where),
         job_lost=row["job_lost"] == "yes",
         seen=_word(Seen, row["seen"], where),
         vendor_action=row["vendor_action"],
@@ -236,13 +237,13 @@ def _word(words: type[_Word], text: str, where: str) -> _Word:
         raise InvalidInput(f"{where}: {text!r} is none of {', '.join(words)}") from None
 
 
-def _repeat(text: str, where: str) -> Repeat | None:
+def _repeat(text: str, next_step: str, where: str) -> Repeat | None:
     if not text:
         return None
     match = _REPEAT.fullmatch(text)
     if match is None:
-        raise InvalidInput(f"{where}: repeat must look like 2/7d or 3/24h, not {text!r}")
+        raise InvalidInput(f"{where}: repeat must look like 2/7d, 3/24h or 2/7d:replaceNode, not {text!r}")
     seconds = int(match[2]) * _SECONDS[match[3]]
     if seconds > LONGEST_WINDOW:
         raise InvalidInput(f"{where}: repeat reaches back further than the 7 days that are kept: {text!r}")
-    return Repeat(int(match[1]), seconds)
+    return Repeat(int(match[1]), seconds, _word(FirstAction, match[4] or next_step, where))

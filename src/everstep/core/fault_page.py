@@ -14,8 +14,9 @@ Made from the fault catalogue by `everstep faults list --markdown`; do not edit.
 more about one code, notes and sources included.
 
 - **class** says who is to blame. `application` and `suspect` never take a node out of service by themselves.
-- **first** is what to do first, **then** the next step and when it is due. `2/7d` in brackets means that two sightings
-  on one device within seven days are enough for it, whatever the node is called by then.
+- **first** is what to do first, **then** the next step and when it is due. `[2/7d]` means that two episodes on one
+  device within seven days are enough for it, whatever the node is called by then; `[2/7d: replaceNode]` that they call
+  for another step than that.
 - **job** says whether the job that uses the device is lost.
 - **seen**: `line` one line of the kernel log; `companion` a line that counts only when no other explains it; `trace` a
   line and those after it; `merged` several lines of one device; `state` an answer of a driver or a counter.
@@ -69,6 +70,8 @@ def _then(row: Entry) -> str:
     if row.escalate_to is None:
         return ""
     count = f" [{row.repeat}]" if row.repeat else ""
+    if row.repeat and row.repeat.action is not row.escalate_to:
+        count = f" [{row.repeat}: {row.repeat.action}]"
     return f"{row.escalate_to}: {row.escalate_when}{count}" if row.escalate_when else f"{row.escalate_to}{count}"
 
 

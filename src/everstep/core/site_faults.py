@@ -71,6 +71,8 @@ def _cells(entry: Entry) -> dict[str, str]:
         column = "class" if item.name == "fault_class" else item.name
         if column in COLUMNS:
             cells[column] = _cell(getattr(entry, item.name))
+    if entry.repeat and entry.repeat.action is not entry.escalate_to:
+        cells["repeat"] += f":{entry.repeat.action}"
     return cells
 
 

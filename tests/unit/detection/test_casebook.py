@@ -244,6 +244,25 @@ def test_repeats_within_one_boot_count_by_episodes_not_by_lines() -> None:
     assert (fault.action, accuses(fault)) == ("rebootNode", False)
 
 
+def test_a_row_may_name_another_step_for_repeats_than_the_next_one() -> None:
+    """62: reset; when that fails reboot; but replace on the second within a week."""
+    assert told(after(xid(62, 100.0)), 101.0)[0].action == "resetGPU"
+    assert told(after(xid(62, 100.0), xid(62, 100.0 + DAY)), 101.0 + DAY)[0].action == "replaceNode"
+
+
+def test_contained_memory_errors_that_keep_coming_are_the_part() -> None:
+    line = "Contained: SM (0x1). RST: No, D-RST: No"
+    twice = after(*[xid(94, 100.0 + n * DAY, TRAIN, rest=line) for n in range(2)])
+    assert not any(accuses(fault) for fault in told(twice, 101.0 + DAY))
+    (fault,) = told(after(xid(94, 100.0 + 2 * DAY, TRAIN, rest=line), book=twice), 101.0 + 2 * DAY)
+    assert (fault.action, fault.fault_class) == ("replaceNode", "hardware")
+
+
+def test_removed_channels_of_two_jobs_accuse_nobody() -> None:
+    book = after(xid(45, 100.0, TRAIN), xid(45, 100.0 + HOUR, OTHER))
+    assert [accuses(fault) for fault in told(book, 200.0 + HOUR)] == [False]
+
+
 def test_a_symptom_leaves_no_mark_on_its_device() -> None:
     book = after(
         sees("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", 100.0), xid(79, 101.0)

@@ -43,7 +43,7 @@ def test_a_code_of_the_sites_own() -> None:
     entry = catalog.find("xid", "990")
     assert entry is not None
     assert (entry.fault_class, entry.severity, entry.scope) == (FaultClass.SUSPECT, Severity.WARNING, Scope.NODE)
-    assert entry.repeat == Repeat(3, 86400.0)
+    assert entry.repeat == Repeat(3, 86400.0, FirstAction.CALL_HUMAN)
     assert entry.source == "site.csv"
     assert changes(catalog) == [(entry, None)]
 
@@ -72,6 +72,7 @@ def test_every_shipped_row_survives_being_written_and_read() -> None:
         ),
         ("kind,code,vendor_action\nxid,79,RESET_ALL\n", "row 2: the bucket 'RESET_ALL'"),
         ("kind,code,repeat\nxid,79,twice\n", "row 2: repeat must look like"),
+        ("kind,code,repeat\nxid,79,2/7d:explode\n", "row 2: 'explode' is none of"),
         ("kind,code,repeat\nxid,79,2/30d\n", "row 2: repeat reaches back further"),
         ("kind,code,repeat\nxid,14,2/7d\n", "row 2: repeat says when to escalate, but"),
         ("kind,code\nxid\n", "row 2: 2 cells"),

@@ -21,6 +21,7 @@ _GRAVITY = {
     FirstAction.REPLACE_NODE: 5,
 }
 _RANK = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
+_REPAIRS = (FirstAction.RESET_GPU, FirstAction.REBOOT_NODE, FirstAction.REPLACE_NODE)
 _ACCUSING = (FaultClass.HARDWARE, FaultClass.FABRIC, FaultClass.STORAGE)
 
 
@@ -105,7 +106,7 @@ def _graver(fault: Fault, entry: Entry | None, code: str) -> Fault:
 def _escalated(fault: Fault, entry: Entry, book: Casebook, case: Case, now: float) -> Fault:
     if entry.fault_class is FaultClass.APPLICATION and not accuses(fault):
         jobs = unrelated_jobs(book.history, case.device, case.code, now)
-        if len(jobs) < 2 or case.gpu_serial is None or entry.escalate_to is None:
+        if len(jobs) < 2 or case.gpu_serial is None or entry.escalate_to not in _REPAIRS:
             return fault
         return replace(
             fault,
@@ -114,9 +115,13 @@ def _escalated(fault: Fault, entry: Entry, book: Casebook, case: Case, now: floa
             action=entry.escalate_to,
             reason=f"{fault.reason}; {len(jobs)} unrelated jobs hit it on this GPU within a day",
         )
-    if entry.repeat is None or entry.escalate_to is None:
+    if entry.repeat is None:
         return fault
     count = times(book.history, case.device, case.code, entry.repeat, now)
-    if count < entry.repeat.times or _GRAVITY[entry.escalate_to] <= _GRAVITY[fault.action]:
+    action = entry.repeat.action
+    if count < entry.repeat.times or _GRAVITY[action] <= _GRAVITY[fault.action]:
         return fault
-    return replace(fault, action=entry.escalate_to, reason=f"{fault.reason}; {count} times within {entry.repeat}")
+    found = replace(fault, action=action, reason=f"{fault.reason}; {count} times, {entry.repeat} is the limit")
+    if action is FirstAction.REPLACE_NODE and fault.fault_class is FaultClass.SUSPECT and case.gpu_serial:
+        return replace(found, fault_class=FaultClass.HARDWARE, severity=Severity.CRITICAL)  # that often is the part
+    return found
