@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from everstep.core.scheduler_state import AttemptProgress
 
 _MAX_STEP = 2**53  # the largest integer that every JSON reader keeps exact
+_MAX_TIME = 253_402_300_799  # the end of the year 9999: the last second that RFC 3339 can write
 _MAX_LINE = 64 * 1024
 _OUTCOMES = frozenset({"stopped", "finished", "failed"})
 _Event = Mapping[str, object]
@@ -112,11 +113,11 @@ def _stop(record: AttemptRecord, event: _Event) -> AttemptRecord:
 
 def _end(record: AttemptRecord, event: _Event) -> AttemptRecord:
     outcome = event.get("outcome")
-    if outcome not in _OUTCOMES:
+    if not isinstance(outcome, str) or outcome not in _OUTCOMES:
         return record
     # The end knows the exact step; the last progress line may be a second older.
     highest = _highest(record.progress.highest_step, _step(event.get("step")) or None)
-    return replace(record, progress=replace(record.progress, outcome=str(outcome), highest_step=highest))
+    return replace(record, progress=replace(record.progress, outcome=outcome, highest_step=highest))
 
 
 _EVENTS: dict[str, Callable[[AttemptRecord, _Event], AttemptRecord]] = {
@@ -144,5 +145,6 @@ def _seconds(value: object) -> float | None:
 
 
 def _time(value: object) -> float | None:
-    """Unix seconds; zero is no time."""
-    return _seconds(value) or None
+    """Unix seconds that a calendar knows; zero is no time."""
+    seconds = _seconds(value)
+    return seconds if seconds and seconds <= _MAX_TIME else None

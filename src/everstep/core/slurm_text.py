@@ -166,7 +166,7 @@ def _target(job_id: str, array_id: str) -> str:
 
 def parse_time(text: str) -> float | None:
     """Unix seconds as printed with ``SLURM_TIME_FORMAT=%s``; None for N/A, NONE, Unknown."""
-    return float(text) if re.fullmatch(r"\d{1,12}", text) else None
+    return float(text) if re.fullmatch(r"\d{1,11}", text) else None  # 11 digits end in the year 5138
 
 
 _NODE_LINE = re.compile(r"^NodeName=", re.MULTILINE)

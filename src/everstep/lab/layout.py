@@ -29,6 +29,7 @@ API_PORT = 6443
 MACHINE_API_PORT = 7070
 COVERED = (Path("/var/lib"), Path("/var/log"), Path("/run"))  # a lab node sees its own directories there
 
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,19}")
 # RFC 2544's benchmarking range: no real network routes it, so a lab cannot hide one of the user's.
 _NODE_RANGE = ipaddress.IPv4Network("198.18.0.0/16")
 _POD_RANGE = ipaddress.IPv4Network("198.19.0.0/16")
@@ -63,8 +64,7 @@ class LabConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises LabError for a request that cannot work."""
-        if not re.fullmatch(r"[a-z][a-z0-9-]{0,19}", self.name):
-            raise LabError(f"lab name {self.name!r}: use 1 to 20 lower-case letters, digits and dashes")
+        LabLayout.of(self.name)
         if self.nodes < 0 or self.spares < 0 or not 0 <= self.gpus <= 16:
             raise LabError("a lab has 0 or more nodes and spares, and 0 to 16 GPUs a node")
         if self.nodes + self.spares + 1 > MAX_NODES:
@@ -153,6 +153,9 @@ class LabLayout:
 
     @classmethod
     def of(cls, name: str) -> LabLayout:
+        """Raises LabError for what is no name of a lab: `down` of `..` would remove, and kill, what is not a lab's."""
+        if not _NAME.fullmatch(name):
+            raise LabError(f"lab name {name!r}: use 1 to 20 lower-case letters, digits and dashes, a letter first")
         return cls(name, labs_dir() / name)
 
     @property
@@ -223,4 +226,5 @@ class LabLayout:
 def existing_labs() -> list[str]:
     """Names of the labs that have a directory, sorted."""
     root = labs_dir()
-    return sorted(entry.name for entry in root.iterdir() if (entry / "lab.json").exists()) if root.is_dir() else []
+    found = [entry for entry in root.iterdir() if _NAME.fullmatch(entry.name)] if root.is_dir() else []
+    return sorted(entry.name for entry in found if (entry / "lab.json").exists())

@@ -55,10 +55,19 @@ def test_a_request_that_cannot_work_is_refused(config: LabConfig) -> None:
         config.check()
 
 
+@pytest.mark.parametrize("name", ["..", ".", "", "../../etc", "/", "a/../..", "one two", "a\n", "-rf"])
+def test_what_is_no_name_of_a_lab_is_never_a_place_on_disk(name: str) -> None:
+    """`everstep lab down --name ..` would have removed what is not a lab's, and ended every process of the machine."""
+    with pytest.raises(LabError, match="lab name"):
+        LabLayout.of(name)
+
+
 def test_only_directories_with_a_plan_are_labs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERSTEP_STATE", str(tmp_path))
     assert existing_labs() == []
     (tmp_path / "stray").mkdir()
+    (tmp_path / "No Lab").mkdir()
+    (tmp_path / "No Lab" / "lab.json").write_text("{}")
     LabLayout.of("mine").root.mkdir()
     LabLayout.of("mine").plan_file.write_text("{}")
     assert existing_labs() == ["mine"]

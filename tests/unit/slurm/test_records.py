@@ -93,6 +93,23 @@ def test_nothing_in_a_record_raises(garbage: list[bytes]) -> None:
     assert progress.outcome in {None, "stopped", "finished", "failed"}
 
 
+@pytest.mark.parametrize("outcome", [[], {}, ["stopped"], 1, None, True])
+def test_an_outcome_that_is_no_word_is_skipped(outcome: object) -> None:
+    assert read_attempt(0, lines({"event": "end", "outcome": outcome, "step": 5})).progress == AttemptProgress(0)
+
+
+@pytest.mark.parametrize("time", [2.0**53, 253_402_300_800, 1e12, -1, float("nan"), float("inf")])
+def test_a_time_that_no_calendar_knows_is_skipped(time: float) -> None:
+    """It could not be written into the Remediation: one user's record would stop every heal that reads it."""
+    events = [{"event": event, "step": 5, "phase": "committed", "asked_at": time, "time": time} for event in _NAMES]
+    progress = read_attempt(0, lines(*events)).progress
+    assert (progress.started_at, progress.first_step_at, progress.saved_at, progress.stop_asked_at) == (None,) * 4
+    assert progress.saved_step == 5
+
+
+_NAMES = ("start", "progress", "save", "stop")
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A home of a user whom this machine does not know: its owner is then the user."""
