@@ -127,7 +127,13 @@ KINDS: tuple[Kind, ...] = (
             AGE,
             Column("Message", ".status.message"),
         ),
-        rules=(("size(self.metadata.name) <= 40", "the name of a SlurmCluster has 40 characters at most"),),
+        rules=(
+            ("size(self.metadata.name) <= 40", "the name of a SlurmCluster has 40 characters at most"),
+            (
+                "self.metadata.name.matches('^[a-z][a-z0-9-]*$')",
+                "the name of a SlurmCluster has letters, digits and dashes, a letter first",
+            ),
+        ),
     ),
 )
 

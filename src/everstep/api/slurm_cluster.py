@@ -11,6 +11,8 @@ from everstep.api.meta import Condition, Moment
 from everstep.api.schema import doc, map_of
 
 _NAME = "^[a-z][a-z0-9-]*$"
+# The API server answers a claim with a size that is no quantity as if it had failed itself.
+_QUANTITY = "^[0-9]+([.][0-9]+)?(k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
 
 class ProcessTracking(StrEnum):
@@ -70,7 +72,7 @@ class Volume(msgspec.Struct, rename="camel", omit_defaults=True):
     storage_class_name: Annotated[
         str | None, doc("Storage class that can be mounted by many nodes. Absent: the default class.")
     ] = None
-    size: Annotated[str, doc("Capacity to ask for, as a Kubernetes quantity.")] = "100Gi"
+    size: Annotated[str, doc("Capacity to ask for, as a Kubernetes quantity.", pattern=_QUANTITY)] = "100Gi"
 
 
 class Storage(msgspec.Struct, rename="camel", omit_defaults=True):

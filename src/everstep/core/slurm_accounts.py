@@ -8,8 +8,13 @@ from dataclasses import dataclass
 
 from everstep.core.errors import InvalidInput
 
-# Names that Debian's base system, Slurm and sshd already use.
-_TAKEN = frozenset({"root", "daemon", "bin", "sys", "nobody", "slurm", "munge", "sshd", "mail", "man", "news", "games"})
+# Users and groups of Debian's base system, Slurm and sshd: the system's own entry would be found first.
+_WORDS = """
+    root daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc gnats _apt nobody nogroup adm
+    tty disk kmem dialout fax voice cdrom floppy tape sudo audio dip operator src shadow utmp video sasl plugdev staff
+    users input sgx kvm render clock crontab messagebus polkitd sshd _ssh ssh munge slurm slurmdbd systemd-journal
+    systemd-network systemd-resolve systemd-timesync"""
+_TAKEN = frozenset(_WORDS.split())
 _KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n\r]*)?")
 
 

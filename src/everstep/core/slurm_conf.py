@@ -29,6 +29,10 @@ OWNED_KEYS = frozenset(
     SlurmctldParameters SlurmctldPort SlurmdParameters SlurmdPort SlurmdSpoolDir SlurmdUser SlurmUser StateSaveLocation
     DownNodes FrontendName BackupController ControlMachine ControlAddr SlurmctldPidFile SlurmdPidFile""".lower().split()
 )
+# One word, or text in double quotes. Slurm refuses the whole file for a second word, `#` starts a comment, and a
+# backslash at the end joins the next line to this one: slurmctld would not start, or drop what follows.
+_VALUE = re.compile(r'"[^"#\\]+"|[^\s"#\\]+')
+_TIME = re.compile(r"(?i:INFINITE|UNLIMITED)|(\d+-)?\d+(:\d+){0,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +92,40 @@ def release(version: str) -> tuple[int, int]:
 
 def check(conf: SlurmConf) -> None:
     """Raises InvalidInput with one sentence for a configuration that Slurm would refuse or that healing cannot use."""
-    owned = sorted(key for key in conf.extra if key.lower() in OWNED_KEYS)
-    if owned:
-        raise InvalidInput(f"config.slurm sets {', '.join(owned)}, which the operator owns; remove it")
-    for key, value in conf.extra.items():
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", key) or not value.strip() or not value.isprintable():
-            raise InvalidInput(f"config.slurm.{key} must be a key of slurm.conf with a value on one line")
-    pools = {pool.name for pool in conf.pools}
-    for partition in conf.partitions:
-        if unknown := sorted(set(partition.pools) - pools):
-            raise InvalidInput(f"partition {partition.name} names the pool {unknown[0]}, which is not in nodePools")
-        if not re.fullmatch(r"INFINITE|UNLIMITED|[0-9:-]+", partition.max_time):
-            raise InvalidInput(f"partition {partition.name}: maxTime {partition.max_time!r} is no time of Slurm's")
-    defaults = [partition.name for partition in conf.partitions if partition.default]
-    if len(defaults) > 1:
-        raise InvalidInput(f"partitions {' and '.join(defaults)} are both the default; there can be one")
+    _check_keys(conf.extra)
+    _check_partitions(conf)
     counts = {pool.gpus for pool in conf.pools if pool.gpus}
     if len(counts) > 1:
         # gres.conf is one file for all dynamic nodes, and slurmd insists that each device file in it exists.
         raise InvalidInput("all pools with GPUs must have the same number of GPUs a node; make another SlurmCluster")
+
+
+def _check_keys(extra: Mapping[str, str]) -> None:
+    owned = sorted(key for key in extra if key.lower() in OWNED_KEYS)
+    if owned:
+        raise InvalidInput(f"config.slurm sets {', '.join(owned)}, which the operator owns; remove it")
+    if len({key.lower() for key in extra}) < len(extra):
+        raise InvalidInput("config.slurm names a key twice; Slurm does not tell capital letters from small ones")
+    for key, value in extra.items():
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", key) or not value.isprintable() or not _VALUE.fullmatch(value):
+            raise InvalidInput(
+                f"config.slurm.{key} must be a key of slurm.conf with a value of one word, or of several in double "
+                "quotes, without # and backslashes"
+            )
+
+
+def _check_partitions(conf: SlurmConf) -> None:
+    pools = {pool.name for pool in conf.pools}
+    for partition in conf.partitions:
+        if unknown := sorted(set(partition.pools) - pools):
+            raise InvalidInput(f"partition {partition.name} names the pool {unknown[0]}, which is not in nodePools")
+        if partition.name.lower() == "default":
+            raise InvalidInput(f"partition {partition.name}: Slurm makes no queue of this name; choose another")
+        if not _TIME.fullmatch(partition.max_time):
+            raise InvalidInput(f"partition {partition.name}: maxTime {partition.max_time!r} is no time of Slurm's")
+    defaults = [partition.name for partition in conf.partitions if partition.default]
+    if len(defaults) > 1:
+        raise InvalidInput(f"partitions {' and '.join(defaults)} are both the default; there can be one")
 
 
 def slurm_conf(conf: SlurmConf) -> str:

@@ -31,6 +31,8 @@ def test_a_group_is_named_after_the_user_with_that_number() -> None:
         ([ADA, Account("ada", 2003)], "listed twice"),
         ([ADA, Account("eve", 2001)], "same uid 2001"),
         ([Account("slurm", 2001)], "the system uses this name"),
+        ([Account("lp", 2001)], "the system uses this name"),
+        ([Account("sudo", 2001)], "the system uses this name"),
         ([Account("eve", 2001, None, ('command="sh" ssh-rsa AAAA',))], "without options"),
         ([Account("eve", 2001, None, ("ssh-rsa AAAA\nada ssh-rsa BBBB",))], "one line"),
         ([Account("eve", 2001, None, ("",))], "one line"),

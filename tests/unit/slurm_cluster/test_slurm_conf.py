@@ -86,7 +86,10 @@ def test_counted_nodes_are_believed_and_others_are_not() -> None:
 
 
 def test_further_keys_are_added_and_replace_our_defaults() -> None:
-    text = slurm_conf.slurm_conf(replace(CONF, extra={"SlurmdTimeout": "300", "DefMemPerCPU": "2000"}))
+    conf = replace(CONF, extra={"SlurmdTimeout": "300", "DefMemPerCPU": "2000", "LaunchParameters": '"a, b"'})
+    slurm_conf.check(conf)
+    text = slurm_conf.slurm_conf(conf)
+    assert 'LaunchParameters="a, b"\n' in text
     assert "SlurmdTimeout=300\n" in text
     assert "DefMemPerCPU=2000\n" in text
     assert text.count("SlurmdTimeout=") == 1
@@ -99,6 +102,14 @@ def test_further_keys_are_added_and_replace_our_defaults() -> None:
         ({"extra": {"Prolog": ""}}, "config.slurm.Prolog"),
         ({"extra": {"Prolog": "/a\nKillWait=1"}}, "config.slurm.Prolog"),
         ({"extra": {"Bad Key": "1"}}, "Bad Key"),
+        ({"extra": {"MailDomain": "x KillWait=5"}}, "config.slurm.MailDomain"),
+        ({"extra": {"Prolog": "/a \\"}}, "config.slurm.Prolog"),
+        ({"extra": {"Prolog": "/a\\"}}, "config.slurm.Prolog"),
+        ({"extra": {"Prolog": "/a#b"}}, "config.slurm.Prolog"),
+        ({"extra": {"Prolog": '"a" KillWait=5 "b"'}}, "config.slurm.Prolog"),
+        ({"extra": {"Prolog": "/a", "prolog": "/b"}}, "a key twice"),
+        ({"partitions": (PartitionConf("Default"),)}, "makes no queue"),
+        ({"partitions": (PartitionConf("a", max_time="--:--"),)}, "maxTime"),
         ({"partitions": (PartitionConf("a", ("none",)),)}, "the pool none"),
         ({"partitions": (PartitionConf("a", default=True), PartitionConf("b", default=True))}, "a and b"),
         ({"partitions": (PartitionConf("a", max_time="1h State=DOWN"),)}, "maxTime"),
