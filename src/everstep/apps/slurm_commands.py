@@ -21,8 +21,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON on standa
 def create(  # noqa: PLR0913, PLR0917 - one parameter an option of the command
     name: Annotated[str, typer.Argument(help="Name of the cluster.")],
     namespace: Namespace = "slurm",
-    slurm: Annotated[str, typer.Option(help="Release of Slurm: 22.05, 24.11 or 26.05.")] = "24.11",
-    pool: Annotated[list[str] | None, typer.Option(help="Pool of nodes (their label everstep.io/pool).")] = None,
+    slurm: Annotated[str | None, typer.Option(help="Release of Slurm: 22.05, 24.11 (default) or 26.05.")] = None,
+    pool: Annotated[
+        list[str] | None, typer.Option(help="Pool of nodes (their label everstep.io/pool). Default: main.")
+    ] = None,
     user: Annotated[
         list[str] | None, typer.Option(help="NAME:FILE or NAME:UID:FILE; the file holds public SSH keys. Repeatable.")
     ] = None,
@@ -30,21 +32,21 @@ def create(  # noqa: PLR0913, PLR0917 - one parameter an option of the command
     storage_class: Annotated[
         str | None, typer.Option(help="Class of the homes' volume. Default: the cluster's default, or its only one.")
     ] = None,
-    size: Annotated[str, typer.Option(help="Capacity of the homes.")] = "100Gi",
+    size: Annotated[str | None, typer.Option(help="Capacity of the homes. Default: 100Gi.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Until every node is in Slurm and users can log in.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 300.0,
     kubeconfig: Kubeconfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Makes a Slurm cluster, or changes the one of this name to what the options say."""
+    """Makes a Slurm cluster, or changes the one of this name: what no option names stays as it is."""
     from everstep.apps.slurm_request import Request, create_cluster, read_user
 
     request = Request(
         namespace=namespace,
         name=name,
         version=slurm,
-        pools=tuple(pool or ["main"]),
-        users=tuple(map(read_user, user or [])),
+        pools=tuple(pool) if pool else None,
+        users=tuple(map(read_user, user)) if user else None,
         gpus=gpus,
         storage_class=storage_class,
         size=size,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from everstep.api.meta import API_VERSION
 from everstep.api.slurm_cluster import (
     Config,
     Gpus,
+    Login,
     NodePool,
     Partition,
     ProcessTracking,
@@ -33,7 +36,9 @@ from everstep.core.errors import InvalidInput, NotFound, Unreachable
 from everstep.lab.storage import PROVISIONER as LAB_FILE_SERVER
 
 MANAGER = "everstep-cli"
-FIRST_UID = 2001
+DEFAULT_VERSION = "24.11"
+DEFAULT_SIZE = "100Gi"
+_UIDS = range(10_000, 60_000)
 _PAUSE = 0.2
 
 
@@ -57,16 +62,16 @@ class _Object(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for; ``gpus`` None means what the nodes offer."""
+    """What the command line asks for. What is None stays as the cluster has it, or is chosen for a new one."""
 
     namespace: str
     name: str
-    version: str
-    pools: tuple[str, ...]
-    users: tuple[tuple[str, int | None, tuple[str, ...]], ...]
-    gpus: int | None
-    storage_class: str | None
-    size: str
+    version: str | None = None
+    pools: tuple[str, ...] | None = None
+    users: tuple[tuple[str, int | None, tuple[str, ...]], ...] | None = None
+    gpus: int | None = None
+    storage_class: str | None = None
+    size: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def read_user(text: str) -> tuple[str, int | None, tuple[str, ...]]:
     """``NAME:FILE`` or ``NAME:UID:FILE`` -> (name, uid or None, keys). Raises InvalidInput."""
     name, _, rest = text.partition(":")
     number, _, path = rest.partition(":")
-    uid = int(number) if path and number.isdigit() else None
+    uid = int(number) if path and re.fullmatch("[0-9]{1,9}", number) else None
     file = Path(path if uid is not None else rest).expanduser()
     if not name or not rest:
         raise InvalidInput(f"--user {text!r}: write NAME:FILE, where the file holds public SSH keys")
@@ -125,9 +130,11 @@ async def create_cluster(
 
     Raises EverstepError: InvalidInput for what cannot be, Unreachable when the time is over.
     """
+    if not re.fullmatch("[a-z][a-z0-9-]*", request.name) or not re.fullmatch("[a-z0-9-]+", request.namespace):
+        raise InvalidInput(f"{request.namespace}/{request.name}: a name has small letters, digits and dashes only")
     async with connect(kubeconfig) as http:
         verbs = Verbs(http)
-        spec = await _spec(verbs, request)
+        spec = await wanted(verbs, request, tell)
         body = {
             "apiVersion": API_VERSION,
             "kind": "SlurmCluster",
@@ -186,17 +193,36 @@ async def _ensure_namespace(verbs: Verbs, namespace: str) -> None:
             return
 
 
-async def _spec(verbs: Verbs, request: Request) -> SlurmClusterSpec:
-    storage_class, in_lab = await _storage_class(verbs, request.storage_class)
-    return SlurmClusterSpec(
-        slurm_version=request.version,
-        node_pools=[await _pool(verbs, pool, request.gpus) for pool in request.pools],
-        partitions=[Partition("main", list(request.pools), default=True)],
-        users=await _users(verbs, request),
-        storage=Storage(home=Volume(storage_class, request.size)),
+async def wanted(verbs: Verbs, request: Request, tell: Callable[[str], None]) -> SlurmClusterSpec:
+    """The whole spec: what was asked, what the cluster of this name has already, and what Kubernetes can tell.
+
+    Raises EverstepError.
+    """
+    try:
+        before = (await _read(verbs, request.namespace, request.name)).spec
+    except NotFound:
+        before = None
+    storage_class, in_lab = await _storage_class(verbs, request.storage_class, before)
+    tracking = ProcessTracking.LINUX_PROC if in_lab else ProcessTracking.CGROUP
+    home = before.storage.home if before else Volume()
+    size = request.size or (home.size if before else DEFAULT_SIZE)
+    spec = SlurmClusterSpec(
+        slurm_version=request.version or (before.slurm_version if before else DEFAULT_VERSION),
+        node_pools=before.node_pools if before else [],
+        partitions=before.partitions if before else [],
+        users=_users(request, before.users if before else [], tell),
+        storage=Storage(home=Volume(storage_class, size), state=before.storage.state if before else None),
         # The lab's nodes may run where control groups cannot be delegated.
-        config=Config(process_tracking=ProcessTracking.LINUX_PROC if in_lab else ProcessTracking.CGROUP),
+        config=before.config if before else Config(process_tracking=tracking),
+        login=before.login if before else Login(),
+        image=before.image if before else "",
     )
+    if before is None or request.pools is not None or request.gpus is not None:
+        pools = request.pools or (tuple(pool.name for pool in before.node_pools) if before else ("main",))
+        spec.node_pools = [await _pool(verbs, pool, request.gpus) for pool in pools]
+    if before is None or request.pools is not None:
+        spec.partitions = [Partition("main", [pool.name for pool in spec.node_pools], default=True)]
+    return spec
 
 
 async def _pool(verbs: Verbs, pool: str, gpus: int | None) -> NodePool:
@@ -213,32 +239,45 @@ async def _pool(verbs: Verbs, pool: str, gpus: int | None) -> NodePool:
     return NodePool(pool, selector, Gpus(gpus) if gpus else None)
 
 
-async def _users(verbs: Verbs, request: Request) -> list[User]:
-    """A user keeps the number that the cluster gave before: files belong to numbers."""
-    try:
-        known = {user.name: user.uid for user in (await _read(verbs, request.namespace, request.name)).spec.users}
-    except NotFound:
-        known = {}
+def _users(request: Request, before: list[User], tell: Callable[[str], None]) -> list[User]:
+    if request.users is None:
+        return before
+    names = [name for name, _, _ in request.users]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidInput(f"--user {twice} is named twice; put all keys of a user into one file")
+    if gone := sorted({user.name for user in before} - set(names)):
+        tell(f"no longer named, so no longer able to log in: {', '.join(gone)} (their files stay)")
+    known = {user.name: user.uid for user in before}
     taken = {*known.values(), *(uid for _, uid, _ in request.users if uid is not None)}
     users = []
     for name, uid, keys in request.users:
-        number = uid if uid is not None else known.get(name)
-        if number is None:
-            number = next(n for n in range(FIRST_UID, 60_000) if n not in taken)
-            taken.add(number)
+        number = uid or known.get(name) or free_uid(name, taken)
+        taken.add(number)
         users.append(User(name, number, ssh_keys=list(keys)))
     return users
 
 
-async def _storage_class(verbs: Verbs, wanted: str | None) -> tuple[str | None, bool]:
+def free_uid(name: str, taken: set[int]) -> int:
+    """A number that follows from the name, so that nobody is ever given the files of a user who left.
+
+    Counting up would hand the number of a removed user, or of any user of a cluster that was deleted and made anew
+    over the same volume, to the next one.
+    """
+    first = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    return next(n for step in _UIDS if (n := _UIDS[(first + step) % len(_UIDS)]) not in taken)
+
+
+async def _storage_class(verbs: Verbs, asked: str | None, before: SlurmClusterSpec | None) -> tuple[str | None, bool]:
     """(class to name, whether it is a lab's)."""
     classes = (await verbs.get("/apis/storage.k8s.io/v1/storageclasses", _Items)).items
     names = [c["metadata"]["name"] for c in classes]
     in_lab = any(c["provisioner"] == LAB_FILE_SERVER for c in classes)
-    if wanted is not None:
-        if wanted not in names:
-            raise InvalidInput(f"there is no storage class {wanted}; there are: {', '.join(names) or 'none'}")
-        return wanted, in_lab
+    if asked is not None:
+        if asked not in names:
+            raise InvalidInput(f"there is no storage class {asked}; there are: {', '.join(names) or 'none'}")
+        return asked, in_lab
+    if before is not None:
+        return before.storage.home.storage_class_name, in_lab
     mark = "storageclass.kubernetes.io/is-default-class"
     if any((c["metadata"].get("annotations") or {}).get(mark) == "true" for c in classes):
         return None, in_lab

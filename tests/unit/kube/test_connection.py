@@ -27,6 +27,14 @@ def test_kubeconfig_without_a_context_says_so(tmp_path: Path) -> None:
         connect(file)
 
 
+@pytest.mark.parametrize("text", ["root:x:0:0:root:/root:/bin/bash", "- a", "{}", "\x00", "{", ""])
+def test_what_is_no_kubeconfig_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=r"kubeconfig|names no current context"):
+        connect(path)
+
+
 def test_kubeconfig(tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 import httpx2
+import yaml
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.config.models import User
@@ -26,5 +27,5 @@ def read(path: Path) -> tuple[str, ssl.SSLContext, httpx2.Auth | None]:
             raise InvalidInput(f"{path} names no current context; set one by `kubectl config use-context`")
         trust = verify_cluster(config.cluster, config.user or User(), config.abs_file)
         return config.cluster.server, trust, user_auth(config.user)
-    except (ConfigError, KeyError, TypeError, OSError, ValueError) as why:
-        raise InvalidInput(f"cannot use the kubeconfig {path}: {why}") from why
+    except (ConfigError, yaml.YAMLError, KeyError, AttributeError, TypeError, OSError, ValueError) as why:
+        raise InvalidInput(f"cannot use the kubeconfig {path}: {' '.join(str(why).split())}") from why
