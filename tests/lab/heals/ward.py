@@ -26,7 +26,7 @@ from everstep.lab.demo.proof import prove
 from everstep.lab.errors import LabError
 
 # Short enough for many heals in one test run, long enough that a restart from the top would show.
-STEPS, STEP_TIME, BEFORE_FAULT = 80, 0.1, 20
+STEPS, STEP_TIME, BEFORE_FAULT = 60, 0.1, 15
 READY_SECONDS = 120.0
 EVERSTEP = "everstep-system"
 
@@ -187,6 +187,13 @@ class Ward:
         """The record gives these words as its reason."""
         self.until(f"the record of {fault.node} says {words!r}", lambda: words in self.tell(fault), seconds, [fault])
 
+    def until_idle(self, node: str, seconds: float = 60) -> None:
+        """Slurm would give the node work now."""
+        self.until(f"{node} is idle in Slurm", lambda: node in self._idle(), seconds)
+
+    def _idle(self) -> set[str]:
+        return set(self.scene.login.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split())
+
     def job_record(self, fault: InjectedFault, patient: Patient) -> JobRecord:
         """What the record says about the job."""
         found = self.record(fault)
@@ -278,7 +285,7 @@ class Ward:
             f"{r['metadata']['name']} is open" for r in self._remediations() if not r.get("status", {}).get("outcome")
         ]
         verdicts = {h["metadata"]["name"]: h["status"]["verdict"] for h in self.lab.get("nodehealths")["items"]}
-        idle = set(self.scene.login.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split())
+        idle = self._idle()
         serving = spare = 0
         for node in self.lab.get("nodes")["items"]:
             name, labels = node["metadata"]["name"], node["metadata"]["labels"]
