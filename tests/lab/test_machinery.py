@@ -169,11 +169,8 @@ def test_a_dead_supervisor_is_noticed_and_down_ends_what_it_left() -> None:
 @pytest.mark.parametrize("milestone", ["prepared", "nodes started", "API server ready"])
 def test_down_leaves_nothing_when_up_was_killed_half_way(milestone: str) -> None:
     name = f"killed-{os.getpid()}"
-    plan = _plan(name)
     layout = LabLayout.of(name)
-    code = "import sys, msgspec; from everstep.lab.cluster import Lab; from everstep.lab.layout import LabPlan;"
-    code += "Lab.up(msgspec.json.decode(sys.argv[1], type=LabPlan))"
-    starter = subprocess.Popen([sys.executable, "-c", code, msgspec.json.encode(plan).decode()])
+    starter = _start(name)
     try:
         _until(milestone, lambda: (state := read_state(layout)) and milestone in state.timings)
         starter.kill()
@@ -185,6 +182,27 @@ def test_down_leaves_nothing_when_up_was_killed_half_way(milestone: str) -> None
         starter.wait()
         remove(name)
     assert traces(layout) == []
+
+
+def test_an_interrupted_up_leaves_nothing_by_itself() -> None:
+    name = f"cut-{os.getpid()}"
+    layout = LabLayout.of(name)
+    starter = _start(name)
+    try:
+        _until("prepared", lambda: (state := read_state(layout)) and "prepared" in state.timings)
+        starter.send_signal(signal.SIGINT)
+        starter.wait(30)
+        assert traces(layout) == []
+    finally:
+        starter.kill()
+        starter.wait()
+        remove(name)
+
+
+def _start(name: str) -> subprocess.Popen[bytes]:
+    code = "import sys, msgspec; from everstep.lab.cluster import Lab; from everstep.lab.layout import LabPlan;"
+    code += "Lab.up(msgspec.json.decode(sys.argv[1], type=LabPlan))"
+    return subprocess.Popen([sys.executable, "-c", code, msgspec.json.encode(_plan(name)).decode()])
 
 
 def test_a_lab_that_cannot_start_says_why_in_one_line() -> None:

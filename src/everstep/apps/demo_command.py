@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -39,6 +41,10 @@ def _plain(text: str) -> str:
     return escape(text)
 
 
+def _end(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
 def demo(
     fault: Annotated[str, typer.Option(help="xid:CODE, or power (the machine just dies).")] = "xid:79",
     slurm: Annotated[str, typer.Option(help="Slurm release: 22.05, 24.11 or 26.05.")] = "24.11",
@@ -62,10 +68,12 @@ def demo(
     from everstep.lab.setup import plan_lab  # noqa: PLC0415
 
     kind, _, code = fault.partition(":")
-    if not (kind == "xid" and code.isdigit()) and fault != "power":
+    if not (kind == "xid" and code.isdecimal()) and fault != "power":
         raise typer.BadParameter(
             f"{fault!r} is no fault that the demo can cause: use xid:CODE, for example xid:79, or power"
         )
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, a job's time limit: as tidy as Ctrl-C
+        signal.signal(number, _end)
     show = Console(quiet=as_json)
     options = DemoOptions(fault=kind, code=code or "off", slurm=slurm, name=name)
     try:

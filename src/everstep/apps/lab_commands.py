@@ -46,7 +46,7 @@ def up(
     """Brings a lab up: control plane, nodes, DNS, shared storage, and Everstep."""
     from rich.console import Console
 
-    from everstep.lab.cluster import Lab, remove
+    from everstep.lab.cluster import Lab
     from everstep.lab.layout import LabConfig
     from everstep.lab.setup import plan_lab
 
@@ -55,12 +55,7 @@ def up(
     config.check()
     plan = plan_lab(config)
     with console.status(f"starting lab {name}") as status:
-        try:
-            lab = Lab.up(plan, lambda text: status.update(f"starting lab {name}: {text}"))
-        except KeyboardInterrupt:
-            status.update(f"ending lab {name}")
-            remove(name)
-            raise
+        lab = Lab.up(plan, lambda text: status.update(f"starting lab {name}: {text}"))
     seconds = lab.state.timings["ready"]
     console.print(f"lab {name} is up after {seconds:.1f} s: {', '.join(config.all_nodes)}", highlight=False)
     console.print(f'  eval "$(everstep lab env --name {name})"   then kubectl and helm mean this lab', highlight=False)

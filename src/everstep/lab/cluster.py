@@ -60,7 +60,7 @@ class Lab:
         """Brings a lab up and returns when all of it works; `report` hears every milestone.
 
         `setup.plan_lab(config)` makes the plan. Raises LabError with the first thing that failed; what there is of
-        the lab stays for a look at its logs until `down`.
+        the lab stays for a look at its logs until `down`. Interrupted (Ctrl-C), it leaves nothing.
         """
         plan.config.check()
         _check_place()
@@ -68,16 +68,25 @@ class Lab:
         if layout.root.exists() or networks.namespaces_of(layout.name):
             raise LabError(f"there is a lab {layout.name!r} already: `everstep lab down --name {layout.name}` ends it")
         layout.root.mkdir(parents=True, mode=0o700)
-        layout.plan_file.write_bytes(msgspec.json.encode(plan))
-        with layout.supervisor_log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "everstep.lab.supervisor", layout.name],
+        lab = cls(layout, plan)
+        try:
+            lab._follow(lab._supervisor(), report)
+        except Exception:
+            raise
+        except BaseException:
+            report("interrupted: ending it")
+            tear_down(layout)
+            raise
+        return lab
+
+    def _supervisor(self) -> subprocess.Popen[bytes]:
+        self.layout.plan_file.write_bytes(msgspec.json.encode(self.plan))
+        with self.layout.supervisor_log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "everstep.lab.supervisor", self.layout.name],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, "EVERSTEP_STATE": str(labs_dir()), "EVERSTEP_CACHE": str(cache_dir())},
             )  # fmt: skip
-        lab = cls(layout, plan)
-        lab._follow(process, report)
-        return lab
 
     def _follow(self, process: subprocess.Popen[bytes], report: Report) -> None:
         offset, deadline = 0, time.monotonic() + UP_TIMEOUT
