@@ -272,6 +272,18 @@ def test_a_message_with_an_xid_is_about_the_xid() -> None:
     assert (with_xid.kind, with_xid.code) == ("xid", "79")
 
 
+def test_a_companion_hides_nothing_that_stands_in_the_same_message() -> None:
+    lines = (
+        "NVRM: GPU6 _kgspBootGspRm: unexpected WPR2 already up, cannot proceed with booting GSP",
+        "NVRM: GPU 0000:a1:00.0: RmInitAdapter failed! (0x62:0x40:2168)",
+    )
+    for message in ("\n".join(lines), "4,1,1,-;" + "\\x0a".join(lines)):
+        for companions in (False, True):
+            evidence = parse_line(message, companions=companions)
+            assert evidence is not None
+            assert evidence.code == "gpu_init_failed"
+
+
 LOCKUP = b"watchdog: BUG: soft lockup - CPU#94 stuck for 226906s! [swapper/94:0]"
 
 

@@ -104,12 +104,15 @@ def read_message(data: bytes, *, allow_injected: bool = False, companions: bool 
 
 
 def chief(found: tuple[Evidence, ...]) -> Evidence | None:
-    """What a message of several lines is about: an XID before all else, then where a CPU is stuck, else the first."""
+    """What a message of several lines is about: an XID before all else, then where a CPU is stuck, else the first.
+
+    A companion is it only when nothing else is.
+    """
     for kind, code in (("xid", None), ("ib", "napi_lockup")):
         for evidence in found:
             if evidence.kind == kind and code in (None, evidence.code):
                 return evidence
-    return found[0] if found else None
+    return next((evidence for evidence in found if evidence.part is not Part.COMPANION), found[0] if found else None)
 
 
 def _step(before: Unfinished, text: bytes, *, record: bool) -> tuple[Unfinished, Evidence | None]:
