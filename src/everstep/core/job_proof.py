@@ -14,13 +14,16 @@ STABLE = 3.0  # a job that writes no record counts as resumed after running this
 UNREADABLE_PATIENCE = 60.0  # a record that cannot be read for this long counts as not written
 
 
-def with_save(record: JobRecord, progress: JobProgress | None) -> JobRecord:
-    """Adds what the attempts before the restart say about the signal and the last checkpoint."""
+def with_save(now: float, record: JobRecord, progress: JobProgress | None) -> JobRecord:
+    """Adds what the attempts before the restart say about the signal and the last checkpoint.
+
+    A time that has not come yet is not believed until it has: the job's clock is ahead, or its record lies.
+    """
     before = [a for a in (progress.attempts if progress else ()) if a.attempt <= record.restarts_before]
     if not before:
         return record
     asked = before[-1].stop_asked_at
-    if asked is not None and record.asked_at is not None and asked >= record.asked_at:
+    if asked is not None and record.asked_at is not None and record.asked_at <= asked <= now:
         record = replace(record, signalled_at=asked)
     saved = next((a for a in reversed(before) if a.saved_step is not None), None)
     if saved is None:
@@ -30,7 +33,7 @@ def with_save(record: JobRecord, progress: JobProgress | None) -> JobRecord:
         saved_step=saved.saved_step,
         saved_bytes=saved.saved_bytes,
         save_seconds=saved.save_seconds,
-        saved_at=saved.saved_at,
+        saved_at=saved.saved_at if saved.saved_at is not None and saved.saved_at <= now else None,
     )
 
 

@@ -16,7 +16,6 @@ from everstep.core.actions import (
     ReleaseJob,
     RequeueJob,
     SlurmDown,
-    TellJob,
 )
 from everstep.core.job_proof import proven, with_save
 from everstep.core.policy import Policy
@@ -76,7 +75,7 @@ def recover(now: float, record: JobRecord, sight: Sight, policy: Policy) -> Resu
         return _enter(now, record, phase, f"job {record.id} is no longer known to Slurm"), ()
     record = replace(record, restarts=max(record.restarts, job.restarts))
     if record.phase is not JobPhase.FOUND:
-        record = with_save(record, sight.progress)
+        record = with_save(now, record, sight.progress)
     match record.phase:
         case JobPhase.FOUND:
             return _found(now, record, job, sight)
@@ -113,10 +112,8 @@ def _found(now: float, record: JobRecord, job: SlurmJob, sight: Sight) -> Result
     if job.state == "COMPLETING":
         return replace(record, reason=f"job {job.id} is ending by itself"), ()
     if not job.batch:
-        text = "This node's GPU failed. Slurm cannot requeue an interactive job: please save your work and end it."
-        told = TellJob(f"job/{record.cluster}/{job.id}/interactive", record.cluster, job.id, text)
         reason = f"job {job.id} is interactive, which Slurm cannot requeue; {job.user} was asked to save and end it"
-        return _enter(now, record, JobPhase.UNREQUEUABLE, reason), (told,)
+        return _enter(now, record, JobPhase.UNREQUEUABLE, reason), ()
     if not sight.drained:
         return replace(record, reason=f"job {job.id} runs on until the drain is seen in Slurm"), ()
     return _stopping(now, _ask(now, record, f"Slurm is asked to requeue job {job.id}"), job, sight)
