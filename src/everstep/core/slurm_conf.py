@@ -178,6 +178,8 @@ def _replaceable(conf: SlurmConf) -> list[str]:
         "SelectTypeParameters": "CR_Core",
         # The image has no mail program, and slurmctld complains about a missing one.
         "MailProg": "/bin/true",
+        # A requeued job goes on writing to its log. By default Slurm empties it, and with it what the owner was told.
+        "JobFileAppend": "1",
         # A dead node is noticed by Slurm itself after a minute, not five.
         "SlurmdTimeout": "60",
         # Jobs start at once when a node registers or a job is released, not at the next full minute.

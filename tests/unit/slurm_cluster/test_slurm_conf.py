@@ -85,6 +85,13 @@ def test_counted_nodes_are_believed_and_others_are_not() -> None:
     assert "config_overrides" in slurm_conf.slurm_conf(replace(CONF, pools=(PoolConf("main", 2, cpus=8),)))
 
 
+def test_a_requeued_job_keeps_its_log_unless_the_site_wants_otherwise() -> None:
+    assert keys(slurm_conf.slurm_conf(CONF))["JobFileAppend"] == "1"
+    other = slurm_conf.slurm_conf(replace(CONF, extra={"JobFileAppend": "0"}))
+    assert keys(other)["JobFileAppend"] == "0"
+    assert other.count("JobFileAppend=") == 1
+
+
 def test_further_keys_are_added_and_replace_our_defaults() -> None:
     conf = replace(CONF, extra={"SlurmdTimeout": "300", "DefMemPerCPU": "2000", "LaunchParameters": '"a, b"'})
     slurm_conf.check(conf)
