@@ -67,14 +67,23 @@ class Lab:
         layout = LabLayout.of(plan.config.name)
         if layout.root.exists() or networks.namespaces_of(layout.name):
             raise LabError(f"there is a lab {layout.name!r} already: `everstep lab down --name {layout.name}` ends it")
-        layout.root.mkdir(parents=True, mode=0o700)
-        lab = cls(layout, plan)
         try:
-            lab._follow(lab._supervisor(), report)
+            layout.root.mkdir(parents=True, mode=0o700)
+        except FileExistsError:
+            raise LabError(f"somebody else is just bringing a lab {plan.config.name!r} up") from None
+        except OSError as error:
+            raise LabError(f"cannot make the lab's directory {layout.root}: {error.strerror}") from error
+        lab, process = cls(layout, plan), None
+        try:
+            process = lab._supervisor()
+            lab._follow(process, report)
         except Exception:
             raise
         except BaseException:
             report("interrupted: ending it")
+            if process is not None:  # before it is in the lab's control group, nothing else would find it
+                process.kill()
+                process.wait()
             tear_down(layout)
             raise
         return lab

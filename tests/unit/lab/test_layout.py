@@ -87,3 +87,45 @@ def test_which_lab_is_asked_only_when_it_is_not_clear(tmp_path: Path, monkeypatc
         Lab.find()
     with pytest.raises(LabError, match="no lab 'three'; there is one, two"):
         Lab.find("three")
+
+
+def test_two_who_start_the_same_lab_at_once_and_an_unusable_place_are_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everstep.lab.cluster._check_place", lambda: None)
+    monkeypatch.setattr("everstep.lab.cluster.networks.namespaces_of", lambda _: [])
+    monkeypatch.setenv("EVERSTEP_STATE", str(tmp_path))
+    plan = LabPlan(config=LabConfig(name="mine"), binaries="/b", archives=[])
+    monkeypatch.setattr("everstep.lab.cluster.Path.exists", lambda _: False)  # both have looked before either made it
+    LabLayout.of("mine").root.mkdir()
+    with pytest.raises(LabError, match="somebody else"):
+        Lab.up(plan)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EVERSTEP_STATE", str(tmp_path / "file"))
+    with pytest.raises(LabError, match="cannot make"):
+        Lab.up(plan)
+
+
+def test_an_interrupted_up_ends_what_it_had_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor first: until that has joined the lab's control group, nobody else would find it."""
+    ended: list[str] = []
+
+    class Supervisor:
+        def kill(self) -> None:
+            ended.append("supervisor")
+
+        def wait(self) -> None:
+            ended.append("waited for")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("EVERSTEP_STATE", str(tmp_path))
+    monkeypatch.setattr("everstep.lab.cluster._check_place", lambda: None)
+    monkeypatch.setattr("everstep.lab.cluster.networks.namespaces_of", lambda _: [])
+    monkeypatch.setattr(Lab, "_supervisor", lambda _: Supervisor())
+    monkeypatch.setattr(Lab, "_follow", interrupted)
+    monkeypatch.setattr("everstep.lab.cluster.tear_down", lambda layout: ended.append(layout.name))
+    with pytest.raises(KeyboardInterrupt):
+        Lab.up(LabPlan(config=LabConfig(name="mine"), binaries="/b", archives=[]))
+    assert ended == ["supervisor", "waited for", "mine"]
