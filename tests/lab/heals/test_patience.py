@@ -47,34 +47,6 @@ def test_without_a_spare_a_job_waits_and_starts_when_a_node_comes_back(whole_war
     assert second.resumed_from == first.saved_step == first.highest_step, ward.tell(fault)
 
 
-def test_a_node_that_may_not_be_replaced_is_left_alone_until_it_may(whole_ward: Ward, stubborn: Patient) -> None:
-    ward = whole_ward
-    assert stubborn.fault is not None
-    ward.until_idle(node := ward.until_replaced(stubborn.fault))
-    patient = ward.train(nodes=1, on=node)
-    worker = ward.worker(node)
-    ward.lab.kubectl("label", "pod", "-n", "slurm", worker, "everstep.io/do-not-replace=true")
-    fault = ward.break_gpu(patient)
-    record = ward.until_resolved(fault)
-    told = ward.tell(fault)
-    assert record.status is not None
-    assert record.status.outcome == "LeftAlone", told
-    assert f"pod slurm/{worker} carries the label everstep.io/do-not-replace=true" in record.status.reason, told
-    seen = ward.lab.get("node", node)
-    assert not seen["spec"].get("unschedulable"), f"{node} was cordoned\n{told}"
-    assert seen["metadata"]["labels"].get("everstep.io/pool") == ward.lab.config.pool, f"{node} left its pool\n{told}"
-    assert "DRAIN" in ward.slurm_states(node), f"{node} is {ward.slurm_states(node)} in Slurm\n{told}"
-    ward.until_state(patient, "COMPLETED")
-    seen_job = ward.scene.login.job(patient.job)
-    assert (seen_job["NodeList"] != node, seen_job["RestartCnt"]) == (True, "1"), f"{seen_job}\n{told}"
-    # Who takes the label off and deletes the record gets the node healed.
-    ward.lab.kubectl("label", "pod", "-n", "slurm", worker, "everstep.io/do-not-replace-")
-    ward.lab.kubectl("delete", "remediation", record.metadata.name, "--timeout=30s")
-    record = ward.until_resolved(fault)
-    assert record.status is not None
-    assert record.status.outcome == "Succeeded", ward.tell(fault)
-
-
 def test_a_job_that_ignores_sigterm_is_killed_and_goes_on_from_its_last_save(
     whole_ward: Ward, stubborn: Patient
 ) -> None:

@@ -187,10 +187,6 @@ class Ward:
         """The record gives these words as its reason."""
         self.until(f"the record of {fault.node} says {words!r}", lambda: words in self.tell(fault), seconds, [fault])
 
-    def until_idle(self, node: str, seconds: float = 60) -> None:
-        """Slurm would give the node work now."""
-        self.until(f"{node} is idle in Slurm", lambda: node in self._idle(), seconds)
-
     def _idle(self) -> set[str]:
         return set(self.scene.login.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split())
 
