@@ -17,7 +17,12 @@ from everstep.lab.errors import LabError
 def _failure(argv: Sequence[str], code: int | str, output: bytes) -> LabError:
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     said = lines[-1].strip() if lines else "it printed nothing"
-    return LabError(f"`{shlex.join(argv)[:200]}` failed ({code}): {said[:400]}")
+    return LabError(f"`{shlex.join(argv)[:200]}` failed ({code}): {_shortened(said)}")
+
+
+def _shortened(text: str) -> str:
+    """The cause of a Go program's error stands at its end: "...: no space left on device"."""
+    return text if len(text) <= 400 else f"{text[:150]} ... {text[-250:]}"
 
 
 async def run(
