@@ -239,13 +239,9 @@ def _tell(draft: Draft) -> None:
     """Owners in their job's output, people by notice; `notified` when every try has ended, well or not."""
     _tell_people_once(draft)
     told = dict(draft.status.told)
-    fault = draft.spec.faults[0]
     keys = ["opened"]
     for job in draft.status.jobs:
-        text = (
-            f"node {draft.spec.node} failed ({fault.reason}). Your job is asked to save, is requeued under its own id "
-            "and starts again on healthy nodes. You need not do anything."
-        )
+        text = _to_the_owner(draft, job)
         owner, terminal = f"owner/{job.cluster}/{job.id}", f"job/{job.cluster}/{job.id}"
         keys += [owner, terminal]
         if terminal not in told:
@@ -256,8 +252,26 @@ def _tell(draft: Draft) -> None:
         return
     failed = "; ".join(f"{key}: {told[key]}" for key in keys if told[key])
     who = ", ".join(f"{j.user} (job {j.id})" for j in draft.status.jobs) or "the operators; no job ran there"
-    draft.step(
-        StepName.NOTIFIED, f"told {who}; nothing is asked of them" + (f" (not delivered: {failed})" if failed else "")
+    ending = ", ".join(f"job {j.id}" for j in draft.status.jobs if _interactive(draft, j))
+    asked = f"{ending} cannot be requeued, save and end it" if ending else "nothing is asked of them"
+    draft.step(StepName.NOTIFIED, f"told {who}; {asked}" + (f" (not delivered: {failed})" if failed else ""))
+
+
+def _interactive(draft: Draft, job: JobRecord) -> bool:
+    seen = _sight(draft, job).job
+    return job.phase is JobPhase.UNREQUEUABLE or (seen is not None and not seen.batch)
+
+
+def _to_the_owner(draft: Draft, job: JobRecord) -> str:
+    failed = f"node {draft.spec.node} failed ({draft.spec.faults[0].reason})."
+    if _interactive(draft, job):
+        return (
+            f"{failed} Slurm cannot requeue an interactive job: please save your work and end it within "
+            f"{draft.policy.grace:.0f} seconds; then it may be ended."
+        )
+    return (
+        f"{failed} Your job is asked to save, is requeued under its own id and starts again on healthy nodes. "
+        "You need not do anything."
     )
 
 

@@ -152,7 +152,9 @@ def test_an_interactive_job_is_told_and_gets_its_grace() -> None:
     start = scenario.clock.now()
     asyncio.run(scenario.run(100.0))
     assert scenario.slurm.jobs[scenario.job_id].state == "RUNNING", "within the grace nothing is taken from it"
-    assert any("cannot requeue an interactive job" in text for _, text in scenario.slurm.told)
+    (told,) = [text for _, text in scenario.slurm.told]
+    assert "cannot requeue an interactive job" in told
+    assert "need not do anything" not in told
     scenario.slurm.cancel(scenario.job_id)
     record = heal(scenario)
     assert record.status.outcome is Outcome.SUCCEEDED
