@@ -89,6 +89,6 @@ def test_a_program_that_fails_is_one_line_with_its_last_words() -> None:
 
 def test_the_cause_at_the_end_of_a_long_error_is_told() -> None:
     text = "failed to unpack " + "x" * 2000 + ": no space left on device"
-    with pytest.raises(LabError, match="failed to unpack .*: no space left on device$") as caught:
+    with pytest.raises(LabError, match=r"failed to unpack .*: no space left on device$") as caught:
         processes.run_now(sys.executable, "-c", f"import sys; sys.exit({text!r})")
     assert len(str(caught.value)) < 700
