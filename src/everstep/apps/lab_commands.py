@@ -70,9 +70,10 @@ def down(
     from everstep.lab.layout import existing_labs
 
     names = existing_labs() if every else [name or _find(None).layout.name]
+    known = existing_labs()
     for one in names:
         remove(one)
-        typer.echo(f"lab {one} is gone", err=True)
+        typer.echo(f"lab {one} is gone" if one in known else f"there was no lab {one}; nothing of it is left", err=True)
 
 
 @app.command()

@@ -37,6 +37,7 @@ from everstep.lab.storage import PROVISIONER as LAB_FILE_SERVER
 
 MANAGER = "everstep-cli"
 DEFAULT_VERSION = "24.11"
+VERSIONS = ("22.05", DEFAULT_VERSION, "26.05")
 DEFAULT_SIZE = "100Gi"
 _UIDS = range(10_000, 60_000)
 _PAUSE = 0.2
@@ -132,6 +133,8 @@ async def create_cluster(
     """
     if not re.fullmatch("[a-z][a-z0-9-]*", request.name) or not re.fullmatch("[a-z0-9-]+", request.namespace):
         raise InvalidInput(f"{request.namespace}/{request.name}: a name has small letters, digits and dashes only")
+    if request.version is not None and request.version not in VERSIONS:
+        raise InvalidInput(f"--slurm {request.version}: choose one of {', '.join(VERSIONS)}")
     async with connect(kubeconfig) as http:
         verbs = Verbs(http)
         spec = await wanted(verbs, request, tell)
@@ -151,7 +154,11 @@ async def create_cluster(
 async def read_cluster(kubeconfig: Path | None, namespace: str, name: str) -> Said:
     """Raises EverstepError."""
     async with connect(kubeconfig) as http:
-        return await _read(Verbs(http), namespace, name)
+        try:
+            return await _read(Verbs(http), namespace, name)
+        except NotFound as why:
+            hint = "`kubectl get slurmclusters -A` shows those there are"
+            raise NotFound(f"there is no SlurmCluster {name} in namespace {namespace}; {hint}") from why
 
 
 async def _wait(verbs: Verbs, request: Request, seconds: float, tell: Callable[[str], None]) -> Said:

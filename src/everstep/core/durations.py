@@ -13,14 +13,18 @@ def measure(status: Status) -> Durations:
     def leg(start: StepName, end: StepName) -> float | None:
         return round(at[end] - at[start], 3) if start in at and end in at else None
 
-    healthy = [leg(StepName.DETECTED, end) for end in (StepName.VALIDATED, StepName.REPLACED)]
-    known = [h for h in healthy if h is not None]
+    # The spare serves from here on; the step `replaced` waits for the faulty node to be empty as well.
+    served = status.replacement.in_service_at if status.replacement else None
+
+    def to_service(start: StepName) -> float | None:
+        return round(served - at[start], 3) if served is not None and start in at else None
+
     return Durations(
         isolate_s=leg(StepName.DETECTED, StepName.ISOLATED),
         checkpoint_s=leg(StepName.SIGNALLED, StepName.CHECKPOINTED),
         requeue_s=leg(StepName.CHECKPOINTED, StepName.REQUEUED),
-        replace_s=leg(StepName.CORDONED, StepName.REPLACED),
-        healthy_node_s=max(known) if len(known) == 2 else None,
+        replace_s=to_service(StepName.CORDONED),
+        healthy_node_s=to_service(StepName.DETECTED),
         resumed_s=leg(StepName.DETECTED, StepName.RESUMED),
         overhead_s=_overhead(status, leg(StepName.DETECTED, StepName.RESUMED)),
     )

@@ -50,6 +50,12 @@ def test_every_step_of_the_promise_is_on_record(version: str) -> None:
     assert set(scenario.slurm.jobs[job.id].nodes) == {"gpu-2", "gpu-3"}
     assert status.durations.resumed_s is not None
     assert status.durations.resumed_s < 15
+    detected = status.step(StepName.DETECTED)
+    assert detected is not None
+    assert status.replacement is not None
+    assert status.replacement.in_service_at is not None
+    served = status.replacement.in_service_at - detected.at
+    assert status.durations.healthy_node_s == pytest.approx(served, abs=0.001), "not when the old node was empty"
     assert "gpu-1" not in scenario.slurm.nodes, "the retired machine is gone from Slurm, too"
 
 

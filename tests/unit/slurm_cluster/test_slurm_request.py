@@ -11,8 +11,9 @@ import pytest
 
 from everstep.adapters.kube.verbs import Verbs
 from everstep.api.slurm_cluster import SlurmClusterSpec
-from everstep.apps.slurm_request import Request, create_cluster, free_uid, read_user, wanted
+from everstep.apps.slurm_request import VERSIONS, Request, create_cluster, free_uid, read_user, wanted
 from everstep.core.errors import InvalidInput
+from everstep.lab.images import SLURM_VERSIONS
 
 EXISTING = {
     "slurmVersion": "26.05",
@@ -112,3 +113,9 @@ def test_a_user_named_twice_is_refused() -> None:
 def test_a_name_is_no_path(tmp_path: Path, namespace: str, name: str) -> None:
     with pytest.raises(InvalidInput, match="small letters"):
         asyncio.run(create_cluster(tmp_path / "none", Request(namespace, name), None, print))
+
+
+def test_a_release_that_there_is_no_image_for_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"--slurm 1\.0: choose one of 22\.05, 24\.11, 26\.05"):
+        asyncio.run(create_cluster(tmp_path / "none", Request("slurm", "crew", version="1.0"), None, print))
+    assert VERSIONS == SLURM_VERSIONS

@@ -21,6 +21,9 @@ def read(path: Path) -> tuple[str, ssl.SSLContext, httpx2.Auth | None]:
     Raises:
         InvalidInput: the file is missing, malformed, or names no current context.
     """
+    if not path.exists():
+        hint = 'name one by --kubeconfig or $KUBECONFIG (for a lab: eval "$(everstep lab env)")'
+        raise InvalidInput(f"cannot use the kubeconfig {path}: it does not exist; {hint}")
     try:
         config = KubeConfig.from_file(path).get()
         if config is None:
