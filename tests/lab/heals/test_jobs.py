@@ -21,16 +21,3 @@ def test_several_jobs_of_one_node_are_healed_together(ward: Ward) -> None:
     assert resumed_from > 0
     assert resumed_from % 10 == 0, f"the quitter resumed from step {resumed_from}, which is none of its saves"
     ward.assert_retired_once(fault)
-
-
-def test_a_worker_pod_that_is_deleted_lets_its_job_save_first(ward: Ward) -> None:
-    incidents = ward.incidents()
-    patient = ward.train("--save-seconds", "2")
-    ward.lab.kubectl("delete", "pod", "-n", "slurm", ward.worker(patient.nodes[0]), "--wait=false")
-    ward.until_state(patient, "COMPLETED")
-    first, second = ward.attempts(patient)
-    assert first.outcome == "stopped", f"the job was not told to stop, it ended as {first.outcome}"
-    assert first.saved_step is not None
-    assert second.resumed_from == first.saved_step == first.highest_step
-    ward.until_whole()  # the node's next pod takes work without anybody's help
-    assert ward.incidents() == incidents, "a pod that somebody deletes is no fault of its node"

@@ -253,10 +253,6 @@ class Ward:
         offs = [e for e in self.lab.events() if e.text == f"{fault.node}: power off" and e.time >= fault.at]
         assert len(offs) == 1, f"{fault.node} was switched off {len(offs)} times\n{self.tell(fault)}"
 
-    def incidents(self) -> set[str]:
-        """Names of all records."""
-        return {remediation["metadata"]["name"] for remediation in self._remediations()}
-
     def _remediations(self) -> list[dict[str, Any]]:
         return list(self.lab.get("remediations")["items"])
 
