@@ -60,4 +60,4 @@ def _saved(job: JobRecord) -> str:
         return f"job {job.id} crashed before it could be asked to save; {last}"
     if job.saved_step is not None:
         return f"job {job.id} did not save after the signal; its last checkpoint is step {job.saved_step}"
-    return f"job {job.id} writes no record of its checkpoints"
+    return f"job {job.id} put no checkpoint on record"
