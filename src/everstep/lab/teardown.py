@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from everstep.lab import cgroups, networks
@@ -18,6 +22,24 @@ def tear_down(layout: LabLayout, *, keep_files: bool = False) -> None:
 
     Works after a kill -9 of anything. Raises LabError with what could not be removed.
     """
+    with _deaf_to_ctrl_c():
+        _tear_down(layout, keep_files)
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """People press it twice; the few seconds that this takes are bounded by deadlines."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _tear_down(layout: LabLayout, keep_files: bool) -> None:
     cgroups.kill_members(layout.cgroup)
     cgroups.remove(layout.cgroup)
     names = networks.namespaces_of(layout.name)
