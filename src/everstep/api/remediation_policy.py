@@ -10,6 +10,7 @@ import msgspec
 from everstep.api.schema import doc, map_of
 from everstep.core.cluster_state import OPT_OUT_LABEL
 from everstep.core.health import FaultClass
+from everstep.core.slurm_conf import KILL_WAIT_SECONDS
 
 
 class Mode(StrEnum):
@@ -87,8 +88,13 @@ class RemediationPolicySpec(msgspec.Struct, rename="camel", omit_defaults=True):
     ] = msgspec.field(default_factory=_default_rules)
     grace_seconds: Annotated[
         int,
-        doc("Seconds that a job may take to save after SIGTERM; must equal Slurm's KillWait.", minimum=1, maximum=3600),
-    ] = 120
+        # Less than Slurm gives would cut a job off that is still saving.
+        doc(
+            "Seconds that a job may take to save after SIGTERM; must equal Slurm's KillWait.",
+            minimum=KILL_WAIT_SECONDS,
+            maximum=3600,
+        ),
+    ] = KILL_WAIT_SECONDS
     node_lost_seconds: Annotated[
         int, doc("Seconds of the agent's silence after which a node that is not Ready counts as lost.", minimum=20)
     ] = 30

@@ -72,7 +72,7 @@ def test_defaults_of_the_policy_are_in_its_schema() -> None:
     spec = schema_of(next(kind for kind in KINDS if kind.kind == "RemediationPolicy"))["properties"]["spec"]
     properties = spec["properties"]
     assert properties["mode"]["default"] == "DryRun"
-    assert properties["graceSeconds"]["default"] == 120
+    assert properties["graceSeconds"]["default"] == properties["graceSeconds"]["minimum"] == 120
     assert properties["budget"] == {**properties["budget"], "default": {}}
     assert properties["budget"]["properties"]["maxConcurrent"]["default"] == 1
 
