@@ -133,6 +133,10 @@ KINDS: tuple[Kind, ...] = (
                 "self.metadata.name.matches('^[a-z][a-z0-9-]*$')",
                 "the name of a SlurmCluster has letters, digits and dashes, a letter first",
             ),
+            (
+                "self.spec.slurmVersion >= oldSelf.spec.slurmVersion",
+                "an earlier slurmctld cannot read the state of a later one: make a new SlurmCluster",
+            ),
         ),
     ),
 )
