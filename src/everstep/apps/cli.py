@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -20,6 +22,21 @@ app.add_typer(slurm_commands.app, name="slurm")
 app.add_typer(faults_commands.app, name="faults")
 app.command("inject")(inject_command.inject)
 app.command("demo")(demo_command.demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"everstep {version('everstep')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

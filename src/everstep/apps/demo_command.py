@@ -11,6 +11,13 @@ from typing import Annotated
 
 import typer
 
+LEGS = {
+    "detect_s": "from the line in the kernel log to detected",
+    "healthy_node_s": "from the fault to a validated replacement in service",
+    "resumed_s": "from the fault to the next training step",
+    "overhead_s": "of it is Everstep's own: without the job's save and load and Slurm's scheduling wait",
+}
+
 
 class Console:
     """Shows progress on the terminal: seconds since the start on the left, seconds since the fault for the steps."""
@@ -89,9 +96,9 @@ def demo(
     for claim in claims:
         show.claim(claim.proven, claim.name, claim.says)
     show.line()
-    for leg in ("detect_s", "healthy_node_s", "resumed_s", "overhead_s"):
+    for leg, meaning in LEGS.items():
         value = written["durations"][leg]
-        show.line(f"  {leg:<16} {'unknown' if value is None else f'{value:.2f} s'}")
+        show.line(f"  {'unknown' if value is None else f'{value:.2f} s':>8}  {meaning}")
     show.line(f"\n  report: {report / 'report.html'}")
     if keep:
         show.line(f"  the lab is still up: everstep lab status --name {name}; everstep lab down --name {name}")
