@@ -20,6 +20,8 @@ def record_job_steps(draft: Draft) -> None:
         return
     if expected and not draft.has(StepName.SIGNALLED):
         return
+    if not all(_told(draft, job) for job in through):
+        return  # what it saved is not known yet; the steps keep their own times
     names = ", ".join(f"job {job.id}" for job in through)
     draft.step(StepName.CHECKPOINTED, "; ".join(_saved(job) for job in through), max(_saved_at(j) for j in through))
     stopped = max(job.stopped_at or draft.now for job in through)
@@ -48,6 +50,12 @@ def _saved_at(job: JobRecord) -> float:
     if saved_in_grace(job) and job.saved_at is not None:
         return min(job.saved_at, job.stopped_at or job.saved_at)
     return job.stopped_at or job.phase_since
+
+
+def _told(draft: Draft, job: JobRecord) -> bool:
+    """Its record was read, or will not be any more."""
+    read = (job.cluster, job.id) in draft.seen.progress
+    return read or job.saved_step is not None or job.settled
 
 
 def _saved(job: JobRecord) -> str:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from everstep.core.cluster_state import OPT_OUT_LABEL
+from everstep.core.errors import Unreachable
 from everstep.core.policy import Mode, Policy
 from everstep.core.remediation_status import JobPhase, Outcome, Remediation, Stage, StepName, order_violations
+from everstep.core.scheduler_state import JobProgress
 from everstep.testing.scenario import Scenario
 from everstep.testing.slurm_training import JobSpec
 
@@ -80,6 +82,26 @@ def test_a_job_that_ignores_sigterm_loses_steps_and_the_record_says_how_many() -
     assert "did not save after the signal; its last checkpoint is step 200" in checkpointed.reason
     assert record.status.durations.resumed_s is not None
     assert 118 < record.status.durations.resumed_s < 140
+
+
+def test_a_record_that_cannot_be_read_at_first_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = broken()
+    read = scenario.scheduler.progress
+    silent = True
+
+    async def progress(cluster: str, job: str, user: str) -> JobProgress:
+        if silent:
+            raise Unreachable("the file server is slow today")
+        return await read(cluster, job, user)
+
+    monkeypatch.setattr(scenario.scheduler, "progress", progress)
+    asyncio.run(scenario.run(20.0))
+    assert scenario.record().status.step(StepName.DRAINED)
+    assert scenario.record().status.step(StepName.CHECKPOINTED) is None
+    silent = False
+    saved = heal(scenario).status.step(StepName.CHECKPOINTED)
+    assert saved is not None
+    assert "saved step" in saved.reason
 
 
 def test_a_job_without_a_record_is_not_said_to_have_lost_nothing() -> None:
