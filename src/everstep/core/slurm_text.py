@@ -169,7 +169,8 @@ def parse_time(text: str) -> float | None:
     return float(text) if re.fullmatch(r"\d{1,11}", text) else None  # 11 digits end in the year 5138
 
 
-_NODE_LINE = re.compile(r"^NodeName=", re.MULTILINE)
+# With the key that always follows: an administrator's comment may hold a line break and the word NodeName= behind it.
+_NODE_LINE = re.compile(r"^NodeName=(?=\S+ +(?:Arch|CoresPerSocket)=)", re.MULTILINE)
 _PAIR = re.compile(r"(?:^| )([A-Z]\w*)=(.*?)(?= [A-Z]\w*=|\s*$)", re.DOTALL)
 # Free text goes up to the mark that Slurm itself appends: " [user@time]", the end of the line or the next key.
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\s\[\]@]+@[^\s\]]+\](?= [A-Z]\w*=|\s*$)|\s*$)", re.DOTALL)

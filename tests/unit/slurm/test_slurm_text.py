@@ -170,6 +170,13 @@ def test_nodes_without_reason_and_no_nodes() -> None:
         parse_nodes("NodeName=n1 Arch=x86_64\n")
 
 
+@pytest.mark.parametrize("text", ["NodeName=n9 State=IDLE Reason=spoofed", "NodeName=", "NodeName=n9"])
+def test_a_comment_with_a_line_break_makes_no_node_and_hides_none(text: str) -> None:
+    """As seen on 24.11.5 after `scontrol update nodename=n1 comment=$'c\\nNodeName=zz State=IDLE'`."""
+    found = parse_nodes(node(tail=f" Comment=c\n{text}") + node("DOWN").replace("n1 ", "n2 ", 1))
+    assert [(n.name, n.states) for n in found] == [("n1", {"IDLE"}), ("n2", {"DOWN"})]
+
+
 def test_node_states() -> None:
     assert parse_node_states("IDLE+DRAIN+NOT_RESPONDING") == {"IDLE", "DRAIN", "NOT_RESPONDING"}
     assert parse_node_states("IDLE*+DRAIN") == {"IDLE", "DRAIN", "NOT_RESPONDING"}

@@ -43,7 +43,7 @@ class Script:
             return "SLURM_VERSION = 24.11.5\n"
         if "show" in arguments:
             reason = f" Reason={self.reason} [root@2026-01-01T00:00:00]" if self.reason else ""
-            return f"NodeName=gpu-1 NodeAddr=10.0.0.1 State={self.state}{reason}\n"
+            return f"NodeName=gpu-1 Arch=x86_64 NodeAddr=10.0.0.1 State={self.state}{reason}\n"
         self.said.append(" ".join([program, *arguments]))
         return ""
 
