@@ -36,7 +36,7 @@ class Walk:
 
     def __init__(self, size: int) -> None:
         self.notes: list[tuple[str, dict]] = []
-        self.leader = Leader(size, 5.0, 90.0, lambda event, **fields: self.notes.append((event, fields)))
+        self.leader = Leader(size, 20.0, lambda event, **fields: self.notes.append((event, fields)))
         self.members = [Member() for _ in range(size)]
         self.steps = [0] * size
         self.stopped: dict[int, int] = {}
@@ -118,6 +118,12 @@ def test_a_lost_rank_ends_every_wait_at_once() -> None:
     walk = Walk(2)
     walk.leader.handle(0, {"t": "arrived", "step": 7}, 0.0)
     (settled,) = walk.leader.lost(1, "its connection broke", 1.0)
-    assert settled == {"t": "settled", "step": 7, "ok": False, "error": "rank 1 gone: its connection broke"}
+    assert settled == {
+        "t": "settled",
+        "step": 7,
+        "ok": False,
+        "error": "rank 1 gone: its connection broke",
+        "skipped": False,
+    }
     messages = walk.leader.ask_stop(2.0, "SIGTERM", 0.0)
     assert [message["t"] for message in messages] == ["freeze", "abandon"]

@@ -77,6 +77,7 @@ def test_stuck_in_a_step_with_a_dead_peer(tmp_path: Path, launch: Callable[..., 
     """The main thread never comes back: the process is ended, so that its node is free for the next attempt."""
     ranks = launch(tmp_path, "--stuck-rank", "0", program=STUBBORN)
     until((tmp_path / "stuck").exists, "rank 0 is stuck")
+    until((tmp_path / "step_00000005").is_dir, "the checkpoint before that is there")
     ranks.signal(signal.SIGKILL, 1)
     ranks.processes[1].wait()
     ranks.signal(signal.SIGTERM, 0)

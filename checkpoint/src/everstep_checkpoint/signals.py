@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -64,6 +65,11 @@ class StopSignals:
         except BlockingIOError:
             return None
         return next((signal.Signals(byte) for byte in data if byte in STOP_SIGNALS), None)
+
+    def previous_handler(self, name: str | None) -> Callable[[int, FrameType | None], Any] | None:
+        """The program's own handler of that signal, which gets its turn once the checkpoint is there; None if none."""
+        found = self._previous.get(signal.Signals[name]) if name is not None else None
+        return found if callable(found) else None
 
     def restore(self, stopped: bool) -> None:
         """Put the previous handlers back.

@@ -13,6 +13,7 @@ resuming: sizes and SHA-256 decide.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .durable import fsync_directory, replace_file, write_file
+from .durable import fsync_directory, fsync_file, replace_file, write_file
 from .errors import InvalidCheckpointError, SupersededError
 from .shard import hash_file
 
@@ -38,12 +39,16 @@ _INVALID_KEPT = 1  # failed directories kept for a look; more would fill the dis
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A published checkpoint. `step` counts completed steps; `files` maps name -> (bytes, SHA-256)."""
+    """A published checkpoint. `step` counts completed steps; `files` maps name -> (bytes, SHA-256).
+
+    `foreign` says that the program wrote the files itself (see `attach`): their names and content are its affair.
+    """
 
     path: Path
     step: int
     world_size: int
     files: dict[str, tuple[int, str]]
+    foreign: bool = False
 
     @property
     def bytes(self) -> int:
@@ -58,6 +63,15 @@ def rank_manifest_name(rank: int) -> str:
     return f"rank-{rank:04d}.json"
 
 
+def read_rank_seconds(path: Path) -> float | None:
+    """How long the rank took to write, from its manifest; None when that does not say."""
+    try:
+        seconds = float(json.loads(path.read_bytes())["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return seconds if seconds > 0 else None
+
+
 def step_name(step: int) -> str:
     return f"step_{step:08d}"
 
@@ -69,9 +83,9 @@ def read_manifest(path: Path) -> Checkpoint:
         if raw["format"] != FORMAT:
             raise InvalidCheckpointError(f"{path}: format {raw['format']} is not one this version can read")
         files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
-        found = Checkpoint(path, int(raw["step"]), int(raw["world_size"]), files)
+        found = Checkpoint(path, int(raw["step"]), int(raw["world_size"]), files, bool(raw.get("foreign", False)))
         wanted = {name for rank in range(found.world_size) for name in (shard_name(rank), rank_manifest_name(rank))}
-        if path.name != step_name(found.step) or files.keys() != wanted:
+        if path.name != step_name(found.step) or (files.keys() != wanted and not found.foreign):
             raise InvalidCheckpointError(f"{path}: the manifest belongs to another directory")
         for name, (size, _) in files.items():
             if (actual := (path / name).stat().st_size) != size:
@@ -141,6 +155,22 @@ class Vault:
         """Where the ranks write the checkpoint of `step` before it has its name."""
         return self.directory / f".tmp-{step_name(step)}-{self._token}"
 
+    def check_room(self, size: int) -> None:
+        """Raises OSError (ENOSPC) when `size` bytes will not fit: known before they are written, not after."""
+        if shutil.disk_usage(self.directory).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def pin(self, step: int, name: str | None) -> None:
+        """Keep the checkpoint of `step`, published or not yet, until somebody removes its pin. Raises OSError."""
+        pins = self.own / "pins"
+        pins.mkdir(exist_ok=True)
+        replace_file(pins / step_name(step), (name or "").encode())
+
+    def pinned(self) -> set[str]:
+        """Names of checkpoints that are never deleted. Raises OSError."""
+        pins = self.own / "pins"
+        return set(os.listdir(pins)) if pins.is_dir() else set()
+
     def publish(self, step: int, reports: dict[int, str], about: dict[str, Any]) -> Checkpoint:
         """Check every rank's manifest and give the staged checkpoint its name; durable when this returns.
 
@@ -161,7 +191,30 @@ class Vault:
             if (staged / shard).stat().st_size != size:
                 raise InvalidCheckpointError(f"{staged / shard} is not as long as rank {rank} reported")
             files |= {name: {"size": len(data), "sha256": digest}, shard: {"size": size, "sha256": sha256}}
-        whole = {"format": FORMAT, "step": step, "world_size": len(reports), "launch": self._token, "time": time.time()}
+        return self._give_name(step, len(reports), about, files)
+
+    def publish_foreign(self, step: int, world_size: int, about: dict[str, Any]) -> Checkpoint:
+        """Publish what the program itself wrote into the staged directory, whatever it is. As `publish`."""
+        staged = self.staging(step)
+        files: dict[str, dict[str, int | str]] = {}
+        for path in sorted(staged.rglob("*")):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise InvalidCheckpointError(f"{path} is neither a file nor a folder: only those can be verified later")
+            if path.is_dir():
+                fsync_directory(path)
+                continue
+            fsync_file(path)
+            size, sha256 = hash_file(path)
+            files[str(path.relative_to(staged))] = {"size": size, "sha256": sha256}
+        if not files:
+            raise InvalidCheckpointError(f"{staged} is empty: write the checkpoint there before you commit it")
+        return self._give_name(step, world_size, about | {"foreign": True}, files)
+
+    def _give_name(
+        self, step: int, world_size: int, about: dict[str, Any], files: dict[str, dict[str, int | str]]
+    ) -> Checkpoint:
+        staged = self.staging(step)
+        whole = {"format": FORMAT, "step": step, "world_size": world_size, "launch": self._token, "time": time.time()}
         write_file(staged / MANIFEST, json.dumps(whole | about | {"files": files}, indent=1).encode())
         fsync_directory(staged)
         self._still_owner()
@@ -191,9 +244,11 @@ class Vault:
     def retain(self, keep: int) -> list[str]:
         """Delete old checkpoints; returns the names removed. Raises OSError.
 
-        Kept: the newest `keep`, the one resumed from, and whatever else it takes for the two newest sound ones to stay.
+        Kept: the newest `keep`, the one resumed from, the pinned ones (which do not count among `keep`), and whatever
+        else it takes for the two newest sound ones to stay.
         """
-        names = [name for _, name in reversed(self.published())]
+        pinned = self.pinned()
+        names = [name for _, name in reversed(self.published()) if name not in pinned]
         removed: list[str] = []
         sound = 0
         for position, name in enumerate(names):
