@@ -66,6 +66,13 @@ class Member:
             return False
         return self.polls >= int(self.stop["polls"])
 
+    @property
+    def hopeless(self) -> str | None:
+        """Why the stop will end without a checkpoint of its own step, once that is known."""
+        settled = self.settled.get(self.stop["step"]) if self.stop is not None else None
+        failed = str(settled["error"]) if settled is not None and not settled["ok"] else None
+        return self.abandoned or failed
+
     def forget_before(self, step: int) -> None:
         """Drop what was said about checkpoints before `step`."""
         self.may_write = {known for known in self.may_write if known >= step}

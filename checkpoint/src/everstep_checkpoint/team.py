@@ -49,8 +49,8 @@ class Team:
         self._broken = False  # the background thread is no more
         self._stop_known_at = math.inf  # monotonic seconds
         self._saving = False  # a checkpoint is being made: by the writer's thread, or the main thread waits for it
-        self._main_left = False  # the main thread has seen that the stop was abandoned
-        self._abandoned_at: float | None = None
+        self._main_left = False  # the main thread has come to where the stop ends its loop
+        self._hopeless_at: float | None = None
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -109,6 +109,7 @@ class Team:
                 self._main_left = True
                 return "leave"
             if member.stop is not None and member.stop["step"] <= completed:
+                self._main_left = True
                 return "stop"
             if member.save_at is not None and member.save_at <= completed:
                 member.save_at = None
@@ -362,9 +363,9 @@ class Team:
         if self.leader is None and self.member.abandoned is None and now >= self._stop_known_at + bound:
             self.member.leader_lost("rank 0 never answered in time", stopping=True)
             self.changed.notify_all()
-        if self.member.abandoned is not None and self._abandoned_at is None:
-            self._abandoned_at = now
-            log.warning("stopping without a new checkpoint: %s", self.member.abandoned)
+        if self.member.hopeless is not None and self._hopeless_at is None:
+            self._hopeless_at = now
+            log.warning("stopping without a new checkpoint: %s", self.member.hopeless)
 
     def _end_if_stuck(self) -> None:
         """End the process when its stop was abandoned and its main thread does not come back.
@@ -373,8 +374,8 @@ class Team:
         to the disk, and is waited for; beyond that nothing can be saved any more, and every second the process stays
         keeps the job's nodes from being used.
         """
-        if self._abandoned_at is None or self._main_left or (self._saving and self.time_left() > 0):
+        if self._hopeless_at is None or self._main_left or (self._saving and self.time_left() > 0):
             return
-        if time.monotonic() - self._abandoned_at >= min(_LINGER, self.patience):
-            self.on_stuck(f"{self.member.abandoned}; the training did not come back from its step")
+        if time.monotonic() - self._hopeless_at >= min(_LINGER, self.patience):
+            self.on_stuck(f"{self.member.hopeless}; the training did not come back from its step")
             os._exit(EXIT_STUCK)

@@ -49,6 +49,8 @@ class Checkpoint:
     world_size: int
     files: dict[str, tuple[int, str]]
     foreign: bool = False
+    name: str | None = None
+    saved_at: float | None = None  # Unix seconds
 
     @property
     def bytes(self) -> int:
@@ -83,7 +85,9 @@ def read_manifest(path: Path) -> Checkpoint:
         if raw["format"] != FORMAT:
             raise InvalidCheckpointError(f"{path}: format {raw['format']} is not one this version can read")
         files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
-        found = Checkpoint(path, int(raw["step"]), int(raw["world_size"]), files, bool(raw.get("foreign", False)))
+        name, saved_at = raw.get("name"), float(raw.get("time") or 0) or None
+        step, size, foreign = int(raw["step"]), int(raw["world_size"]), bool(raw.get("foreign", False))
+        found = Checkpoint(path, step, size, files, foreign, str(name) if name else None, saved_at)
         wanted = {name for rank in range(found.world_size) for name in (shard_name(rank), rank_manifest_name(rank))}
         if path.name != step_name(found.step) or (files.keys() != wanted and not found.foreign):
             raise InvalidCheckpointError(f"{path}: the manifest belongs to another directory")
