@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -45,6 +46,16 @@ class Attached(Attempt):
         self._completed = step
         self._progress(step, None if loss is None else float(loss))
 
+    def wants_loss(self) -> bool:
+        """Whether a loss reported now would be written; it is at most once a second."""
+        return self._record is not None and self._record.wants_progress
+
+    def report_loss(self, step: int, loss: float) -> None:
+        """The loss of a step that was reported already: where reading it is worth less often than every step."""
+        self._only_here()
+        if self._record is not None and step == self._reported:
+            self._record.progress(step, float(loss))
+
     def should_save(self, step: int) -> bool:
         """Whether to save now, after `step` completed steps: equal on all ranks. Also when the run is to stop here."""
         self._only_here()
@@ -68,9 +79,10 @@ class Attached(Attempt):
         folder.mkdir(exist_ok=True)
         return folder
 
-    def commit(self, step: int) -> bool:
+    def commit(self, step: int, gather: Callable[[Path], None] | None = None) -> bool:
         """All ranks have written: verify, publish, delete what is old. False, and a line in the record, if it failed.
 
+        `gather` runs on rank 0 with the folder, once all ranks have come here: for files that lie elsewhere.
         Raises CheckpointError when `begin` was not called for this step.
         """
         self._only_here()
@@ -81,6 +93,8 @@ class Attached(Attempt):
         about = {"attempt": self.world.attempt}
 
         def publish(reports: dict[int, Message]) -> int:
+            if gather is not None:
+                gather(vault.staging(step))
             return vault.publish_foreign(step, size, about).bytes
 
         def discard() -> None:

@@ -20,6 +20,7 @@ from .outcome import leave_outcome
 from .record import Record, StepCounter, record_file
 from .saver import Saver
 from .sections import Sections
+from .shield import shield_data_loaders
 from .team import Team
 from .vault import Checkpoint, Vault, read_manifest
 from .world import World, detect
@@ -64,6 +65,7 @@ class Attempt:
         self._pid = os.getpid()
         own = self.directory / ".everstep"
         own.mkdir(parents=True, exist_ok=True)
+        shield_data_loaders()
         granted = self._grant()
         if self.world.rank == 0:
             path = record_file(os.environ, self.directory, self.world.attempt)
@@ -154,7 +156,7 @@ class Attempt:
             self._vault.open()
             found = self._vault.newest_valid()
             self._vault.sweep()
-            if found is not None and found.world_size != self.world.size:
+            if found is not None and not found.foreign and found.world_size != self.world.size:
                 raise StateMismatchError(
                     f"{found.path} was saved by {found.world_size} ranks and this run has {self.world.size}:"
                     " start as many ranks, or use a new directory"

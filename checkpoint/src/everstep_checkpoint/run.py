@@ -63,7 +63,7 @@ class Run(Attempt):
         Saves between two steps when it is time to, and ends early, at the same step on all ranks, when told to stop.
         """
         self._only_here()
-        shield_data_loaders()
+        shield_data_loaders()  # once more: torch may have been imported meanwhile
         self._state.restore_random()
         begun = self._completed
         while True:
