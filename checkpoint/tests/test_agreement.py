@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +15,18 @@ from hypothesis import strategies as st
 
 from everstep_checkpoint.agreement import Leader, Member
 
+TRIALS = int(os.environ.get("EVERSTEP_FUZZ_TRIALS", "60"))
 
-@pytest.mark.parametrize(("trials", "how"), [(60, "tcp"), (3, "files")])
+
+@pytest.mark.timeout(300 + TRIALS)
+@pytest.mark.parametrize(("trials", "how"), [(TRIALS, "tcp"), (3, "files")])
 def test_four_processes_stop_at_one_step(tmp_path: Path, trials: int, how: str) -> None:
     argv = [sys.executable, str(PROGRAMS / "agree.py")]
     ranks = [
         subprocess.Popen([*argv, str(rank), "4", str(trials), str(tmp_path), how], stdout=subprocess.PIPE, text=True)
         for rank in range(4)
     ]
-    outputs = [process.communicate(timeout=100)[0] for process in ranks]
+    outputs = [process.communicate(timeout=100 + trials)[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0, 0, 0]
     rows = [[json.loads(line) for line in output.splitlines()] for output in outputs]
     for trial in zip(*rows, strict=True):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from checkpoint_ranks import PROGRAMS, records, until
 
-import everstep_checkpoint.saver as saver_module
+import everstep_checkpoint.vault as vault_module
 from everstep_checkpoint import CheckpointError, Every, Run, arrays, attach, verify
 from everstep_checkpoint.snapshot import HostMemory
 
@@ -32,8 +32,8 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_write, self.asked = threading.Event(), threading.Event()
-        self.real = saver_module.write_shard
-        monkeypatch.setattr(saver_module, "write_shard", self)
+        self.real = vault_module.write_shard
+        monkeypatch.setattr(vault_module, "write_shard", self)
 
     def __call__(self, path: Path, snapshot: Any, unwanted: Any) -> tuple[int, str]:
         self.asked.set()

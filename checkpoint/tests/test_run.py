@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from checkpoint_ranks import lines, records, until
 
-import everstep_checkpoint.saver as saver_module
+import everstep_checkpoint.vault as vault_module
 from everstep_checkpoint import CheckpointError, Every, Run, StateMismatchError, World, arrays
 
 
@@ -267,7 +267,7 @@ def test_forked_children_are_deaf(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held, state = counter()
-    real = saver_module.write_shard
+    real = vault_module.write_shard
 
     def full(path: Path, *how: Any) -> tuple[int, str]:
         if "00000004" in str(path) or "00000006" in str(path):
@@ -275,7 +275,7 @@ def test_a_full_disk_ends_no_training(tmp_path: Path, monkeypatch: pytest.Monkey
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(path, *how)
 
-    monkeypatch.setattr(saver_module, "write_shard", full)
+    monkeypatch.setattr(vault_module, "write_shard", full)
     with Run(tmp_path, state=state, every=Every(steps=2)) as run:
         for step in run.steps(9):
             held["n"] = step + 1

@@ -22,7 +22,7 @@ from .saver import Saver
 from .sections import Sections
 from .shield import shield_data_loaders
 from .team import Team
-from .vault import Checkpoint, Vault, read_manifest
+from .vault import Checkpoint, Vault
 from .world import World, detect
 
 log = logging.getLogger("everstep_checkpoint")
@@ -104,6 +104,10 @@ class Attempt:
         """True once this rank knows that the run is to stop. Each learns it at its own moment: do not leave by it."""
         return self._team.stop_requested
 
+    def own_signals(self) -> None:
+        """Take the stop signals back from a framework that set handlers of its own after this was entered."""
+        self._team.signals.take_back()
+
     def section(self, name: str, limit: float | None = None) -> AbstractContextManager[None]:
         """A phase that is not training steps, such as an evaluation: `with run.section("eval", limit=600): ...`.
 
@@ -119,6 +123,9 @@ class Attempt:
     def _restore(self, found: Checkpoint) -> None:
         """Load a checkpoint that rank 0 has verified. Raises StateMismatchError."""
         raise NotImplementedError
+
+    def _open_vault(self, launch: str) -> Vault:
+        return Vault(self.directory, launch)
 
     def _grant(self) -> Grace:
         """Rank 0 asks what is really granted; the others hear of it with the checkpoint to resume from."""
@@ -140,8 +147,8 @@ class Attempt:
             if choice["error"] is not None:
                 raise RendezvousError(f"rank 0 could not begin: {choice['error']}")
             self.grace = self._team.grace = float(choice["grace"])
-            self._vault = Vault(self.directory, choice["launch"])
-            found = _await_manifest(self.directory / choice["name"]) if choice["name"] else None
+            self._vault = self._open_vault(str(choice["launch"]))
+            found = _await_manifest(self._vault, str(choice["name"])) if choice["name"] else None
         if found is not None:
             self._restore(found)
             self.resumed_from = self._completed = found.step
@@ -150,7 +157,7 @@ class Attempt:
 
     def _choose(self) -> Checkpoint | None:
         launch = f"{self.world.token}-{os.urandom(4).hex()}"  # unique: two attempts alive must never share a temp name
-        self._vault = Vault(self.directory, launch)
+        self._vault = self._open_vault(launch)
         message: Message = {"launch": launch, "name": None, "step": 0, "error": None, "grace": self.grace}
         try:
             self._vault.open()
@@ -274,12 +281,12 @@ class Attempt:
             raise CheckpointError("this Run belongs to the parent process: a forked child can neither step nor report")
 
 
-def _await_manifest(path: Path) -> Checkpoint:
+def _await_manifest(vault: Vault, name: str) -> Checkpoint:
     """The manifest of a checkpoint that rank 0 has verified, as soon as this node sees it."""
     deadline = time.monotonic() + _VISIBLE
     while True:
         try:
-            return read_manifest(path)
+            return vault.manifest(name)
         except CheckpointError:
             if time.monotonic() >= deadline:
                 raise

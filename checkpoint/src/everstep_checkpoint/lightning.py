@@ -34,8 +34,12 @@ class EverstepCallback(AttachedCallback, Callback):  # type: ignore[misc]
             self.check_ranks(trainer.global_rank, trainer.world_size)
             self.enter()
 
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        # Lightning's own handler would raise in the middle of the step, on this rank alone.
+        self.run.own_signals()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.run.own_signals()
         self._last = int(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

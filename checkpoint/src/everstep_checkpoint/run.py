@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from .agreement import Message
 from .attempt import Attempt
 from .interval import Every
-from .saver import Job, write_part
-from .shard import read_shard
+from .saver import Job
 from .shield import shield_data_loaders
 from .snapshot import HostMemory, Snapshot
 from .state import State
-from .vault import Checkpoint, rank_manifest_name, read_rank_seconds, shard_name
+from .store import StoreVault
+from .vault import Checkpoint, Vault, shard_name
 from .world import World
 
 __all__ = ["Every", "Run"]
@@ -34,6 +34,7 @@ class Run(Attempt):
     grace       seconds between the stop signal and the kill, as asked of the scheduler; less when it grants less
     every       seconds, Every(seconds=...), Every(steps=...); or None: the interval follows from what a save costs
     world       the ranks, when the launcher's variables do not tell
+    store       an fsspec URL (s3://..., gcs://...) where the checkpoints go instead; the directory keeps the rest
 
     Entering restores the newest sound checkpoint. Raises StateMismatchError when it does not fit this program or number
     of ranks, RendezvousError when the ranks do not find each other, OSError when the directory cannot be used.
@@ -48,7 +49,9 @@ class Run(Attempt):
         grace: float = 120.0,
         every: float | Every | None = None,
         world: World | None = None,
+        store: str | None = None,
     ) -> None:
+        self._store = store
         super().__init__(directory, keep, grace, every, world)
         self._state = State(state)
         self._memory = HostMemory()
@@ -173,7 +176,7 @@ class Run(Attempt):
         about = {"attempt": self.world.attempt, "why": why} | ({"name": name} if name is not None else {})
 
         def write() -> Message:
-            return write_part(vault, step, rank, snapshot, lambda: team.unwanted(step))
+            return vault.write_rank(step, rank, snapshot, lambda: team.unwanted(step))
 
         def publish(reports: dict[int, Message]) -> int:
             manifests = {rank: str(report["manifest"]) for rank, report in reports.items()}
@@ -190,9 +193,12 @@ class Run(Attempt):
     def _restore(self, found: Checkpoint) -> None:
         """Load this rank's part, and learn from it how fast the last attempt wrote."""
         assert self._saver is not None
-        name = shard_name(self.world.rank)
-        size, sha256 = found.files[name]
-        self._state.restore(read_shard(found.path / name, size, sha256))
-        seconds = read_rank_seconds(found.path / rank_manifest_name(self.world.rank))
+        captured, seconds = self._vault.read_rank(found, self.world.rank)
+        self._state.restore(captured)
         if seconds:
-            self._saver.rate = size / seconds
+            self._saver.rate = found.files[shard_name(self.world.rank)][0] / seconds
+
+    def _open_vault(self, launch: str) -> Vault:
+        if self._store is None:
+            return super()._open_vault(launch)
+        return StoreVault(self.directory, launch, self._store)

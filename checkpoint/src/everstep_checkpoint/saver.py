@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import threading
 import time
@@ -12,12 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .agreement import Message, Note
-from .durable import fsync_directory, write_file
 from .errors import CheckpointError
-from .shard import write_shard
-from .snapshot import Snapshot
 from .team import Team
-from .vault import Vault, rank_manifest_name, shard_name
 
 log = logging.getLogger("everstep_checkpoint")
 
@@ -181,17 +175,3 @@ class Saver:
             return job.publish(reports), None
         except (OSError, ValueError, KeyError, CheckpointError) as error:
             return 0, f"{type(error).__name__}: {error}"
-
-
-def write_part(vault: Vault, step: int, rank: int, snapshot: Snapshot, unwanted: Callable[[], bool]) -> Message:
-    """This rank's shard and its manifest, on the disk when this returns. Raises OSError, GivenUpError."""
-    began = time.monotonic()
-    staged = vault.staging(step)
-    staged.mkdir(exist_ok=True)
-    vault.check_room(snapshot.bytes)
-    size, sha256 = write_shard(staged / shard_name(rank), snapshot, unwanted)
-    took = round(time.monotonic() - began, 3)
-    manifest = json.dumps({"step": step, "rank": rank, "size": size, "sha256": sha256, "seconds": took}).encode()
-    write_file(staged / rank_manifest_name(rank), manifest)
-    fsync_directory(staged)
-    return {"t": "written", "manifest": hashlib.sha256(manifest).hexdigest(), "bytes": size}

@@ -22,7 +22,7 @@ from .snapshot import Snapshot
 
 _MAGIC = b"EVRSHRD1"
 _LENGTH = struct.Struct("<Q")
-_CHUNK = 8 << 20  # bytes written at a time, between two looks at whether the save is still wanted
+CHUNK = 8 << 20  # bytes written at a time, between two looks at whether the save is still wanted
 _INLINE = 1 << 20  # bytes below which a thread costs more than the hashing
 
 
@@ -50,10 +50,10 @@ class Hashing:
     def _work(self) -> None:
         for part in self._parts:
             view = memoryview(part)
-            for start in range(0, view.nbytes, _CHUNK):
+            for start in range(0, view.nbytes, CHUNK):
                 if self._stop:
                     return
-                self._digest.update(view[start : start + _CHUNK])
+                self._digest.update(view[start : start + CHUNK])
 
     def result(self) -> str:
         if self._thread is None:
@@ -84,7 +84,7 @@ def write_shard(path: Path, snapshot: Snapshot, unwanted: Callable[[], bool] = _
                 while view:
                     if unwanted():
                         raise GivenUpError("given up before it was written")
-                    written = file.write(view[:_CHUNK])
+                    written = file.write(view[:CHUNK])
                     size += written
                     view = view[written:]
             os.fsync(fd)

@@ -55,6 +55,13 @@ class StopSignals:
             os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
             _hooked = True
 
+    def take_back(self) -> None:
+        """Put our handlers back in place of those that a framework has set meanwhile."""
+        if self._previous and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+            for number in STOP_SIGNALS:
+                signal.signal(number, _nothing)
+
     def fileno(self) -> int:
         return self._read.fileno()
 

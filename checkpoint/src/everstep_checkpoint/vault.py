@@ -21,13 +21,16 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .agreement import Message
 from .durable import fsync_directory, fsync_file, replace_file, write_file
 from .errors import InvalidCheckpointError, SupersededError
-from .shard import hash_file
+from .shard import hash_file, read_shard, write_shard
+from .snapshot import Snapshot
 
 log = logging.getLogger("everstep_checkpoint")
 
@@ -78,20 +81,24 @@ def step_name(step: int) -> str:
     return f"step_{step:08d}"
 
 
+def parse_manifest(path: Path, raw: Any) -> Checkpoint:
+    """Raises InvalidCheckpointError for a manifest of something else, and what a malformed one makes Python raise."""
+    if raw["format"] != FORMAT:
+        raise InvalidCheckpointError(f"{path}: format {raw['format']} is not one this version can read")
+    files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
+    name, saved_at = raw.get("name"), float(raw.get("time") or 0) or None
+    step, size, foreign = int(raw["step"]), int(raw["world_size"]), bool(raw.get("foreign", False))
+    wanted = {name for rank in range(size) for name in (shard_name(rank), rank_manifest_name(rank))}
+    if path.name != step_name(step) or (files.keys() != wanted and not foreign):
+        raise InvalidCheckpointError(f"{path}: the manifest belongs to another directory")
+    return Checkpoint(path, step, size, files, foreign, str(name) if name else None, saved_at)
+
+
 def read_manifest(path: Path) -> Checkpoint:
     """Read a checkpoint's manifest and check names and sizes, not contents. Raises InvalidCheckpointError."""
     try:
-        raw = json.loads((path / MANIFEST).read_bytes())
-        if raw["format"] != FORMAT:
-            raise InvalidCheckpointError(f"{path}: format {raw['format']} is not one this version can read")
-        files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
-        name, saved_at = raw.get("name"), float(raw.get("time") or 0) or None
-        step, size, foreign = int(raw["step"]), int(raw["world_size"]), bool(raw.get("foreign", False))
-        found = Checkpoint(path, step, size, files, foreign, str(name) if name else None, saved_at)
-        wanted = {name for rank in range(found.world_size) for name in (shard_name(rank), rank_manifest_name(rank))}
-        if path.name != step_name(found.step) or (files.keys() != wanted and not found.foreign):
-            raise InvalidCheckpointError(f"{path}: the manifest belongs to another directory")
-        for name, (size, _) in files.items():
+        found = parse_manifest(path, json.loads((path / MANIFEST).read_bytes()))
+        for name, (size, _) in found.files.items():
             if (actual := (path / name).stat().st_size) != size:
                 raise InvalidCheckpointError(f"{path / name} has {actual} bytes, the manifest says {size}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -136,7 +143,7 @@ class Vault:
         """Verify from the newest down, return the first that is sound; failed ones lose their name. Raises OSError."""
         for _, name in reversed(self.published()):
             try:
-                found = verify(self.directory / name)
+                found = self.verified(name)
             except InvalidCheckpointError as error:
                 log.warning("not resuming from a damaged checkpoint: %s", error)
                 self._rename_away(name, "invalid")
@@ -154,6 +161,35 @@ class Vault:
         stale = invalid[:-_INVALID_KEPT] + [name for name in names if name.startswith((".tmp-", ".trash-"))]
         for name in stale:
             shutil.rmtree(self.directory / name, ignore_errors=True)
+
+    def manifest(self, name: str) -> Checkpoint:
+        """See `read_manifest`."""
+        return read_manifest(self.directory / name)
+
+    def verified(self, name: str) -> Checkpoint:
+        """See `verify`."""
+        return verify(self.directory / name)
+
+    def write_rank(self, step: int, rank: int, snapshot: Snapshot, unwanted: Callable[[], bool]) -> Message:
+        """One rank's shard and its manifest, durable when this returns; the report for rank 0.
+
+        Raises OSError, and GivenUpError once `unwanted` says so.
+        """
+        began, staged = time.monotonic(), self.staging(step)
+        staged.mkdir(exist_ok=True)
+        self.check_room(snapshot.bytes)
+        size, sha256 = write_shard(staged / shard_name(rank), snapshot, unwanted)
+        took = round(time.monotonic() - began, 3)
+        manifest = json.dumps({"step": step, "rank": rank, "size": size, "sha256": sha256, "seconds": took}).encode()
+        write_file(staged / rank_manifest_name(rank), manifest)
+        fsync_directory(staged)
+        return {"t": "written", "manifest": hashlib.sha256(manifest).hexdigest(), "bytes": size}
+
+    def read_rank(self, found: Checkpoint, rank: int) -> tuple[Any, float | None]:
+        """(one rank's state, how many seconds it took to write). Raises InvalidCheckpointError, OSError."""
+        name = shard_name(rank)
+        captured = read_shard(found.path / name, *found.files[name])
+        return captured, read_rank_seconds(found.path / rank_manifest_name(rank))
 
     def staging(self, step: int) -> Path:
         """Where the ranks write the checkpoint of `step` before it has its name."""
@@ -184,18 +220,26 @@ class Vault:
         staged = self.staging(step)
         files: dict[str, dict[str, int | str]] = {}
         for rank, reported in sorted(reports.items()):
-            name = rank_manifest_name(rank)
-            data = (staged / name).read_bytes()
-            digest = hashlib.sha256(data).hexdigest()
-            manifest = json.loads(data)
-            if digest != reported or (manifest["step"], manifest["rank"]) != (step, rank):
-                raise InvalidCheckpointError(f"{staged / name} is not the manifest that rank {rank} reported")
-            shard = shard_name(rank)
-            size, sha256 = int(manifest["size"]), str(manifest["sha256"])
-            if (staged / shard).stat().st_size != size:
-                raise InvalidCheckpointError(f"{staged / shard} is not as long as rank {rank} reported")
-            files |= {name: {"size": len(data), "sha256": digest}, shard: {"size": size, "sha256": sha256}}
+            data = (staged / rank_manifest_name(rank)).read_bytes()
+            size = (staged / shard_name(rank)).stat().st_size
+            files |= self.checked(step, rank, reported, data, size)
         return self._give_name(step, len(reports), about, files)
+
+    def checked(self, step: int, rank: int, reported: str, data: bytes, size: int) -> dict[str, dict[str, int | str]]:
+        """One rank's two entries, from its manifest's bytes and its shard's size. Raises InvalidCheckpointError."""
+        name, shard = rank_manifest_name(rank), shard_name(rank)
+        digest, manifest = hashlib.sha256(data).hexdigest(), json.loads(data)
+        if digest != reported or (manifest["step"], manifest["rank"]) != (step, rank):
+            raise InvalidCheckpointError(f"{name} of step {step} is not the manifest that rank {rank} reported")
+        if size != int(manifest["size"]):
+            raise InvalidCheckpointError(f"{shard} of step {step} is not as long as rank {rank} reported")
+        sha256 = str(manifest["sha256"])
+        return {name: {"size": len(data), "sha256": digest}, shard: {"size": size, "sha256": sha256}}
+
+    def whole(self, step: int, world_size: int, about: dict[str, Any], files: dict[str, Any]) -> dict[str, Any]:
+        """The manifest of a checkpoint."""
+        head = {"format": FORMAT, "step": step, "world_size": world_size, "launch": self._token, "time": time.time()}
+        return head | about | {"files": files}
 
     def publish_foreign(self, step: int, world_size: int, about: dict[str, Any]) -> Checkpoint:
         """Publish what the program itself wrote into the staged directory, whatever it is. As `publish`."""
@@ -218,8 +262,7 @@ class Vault:
         self, step: int, world_size: int, about: dict[str, Any], files: dict[str, dict[str, int | str]]
     ) -> Checkpoint:
         staged = self.staging(step)
-        whole = {"format": FORMAT, "step": step, "world_size": world_size, "launch": self._token, "time": time.time()}
-        write_file(staged / MANIFEST, json.dumps(whole | about | {"files": files}, indent=1).encode())
+        write_file(staged / MANIFEST, json.dumps(self.whole(step, world_size, about, files), indent=1).encode())
         fsync_directory(staged)
         self._still_owner()
         final = self.directory / step_name(step)
@@ -266,8 +309,8 @@ class Vault:
 
     def _is_sound(self, name: str) -> bool:
         try:
-            check = read_manifest if name in self._sound else verify
-            check(self.directory / name)
+            check = self.manifest if name in self._sound else self.verified
+            check(name)
         except InvalidCheckpointError as error:
             log.warning("a damaged checkpoint is not counted among those to keep: %s", error)
             return False

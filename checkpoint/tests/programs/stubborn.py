@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from everstep_checkpoint import Every, Run, saver
+from everstep_checkpoint import Every, Run, vault
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", type=Path)
@@ -16,13 +16,13 @@ parser.add_argument("--slow-disk", type=float, default=0.0)
 args = parser.parse_args()
 
 if args.slow_disk and os.environ["RANK"] == "0":
-    real = saver.write_shard
+    real = vault.write_shard
 
     def slow(*how):
         time.sleep(args.slow_disk)
         return real(*how)
 
-    saver.write_shard = slow
+    vault.write_shard = slow
 
 done = {"steps": 0}
 state = {"steps": (lambda: done["steps"], lambda saved: done.update(steps=saved))}
