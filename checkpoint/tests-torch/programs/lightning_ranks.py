@@ -1,6 +1,7 @@
 """A Lightning training; every batch is the same, so that the weights tell how many steps were made."""
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ parser.add_argument("--ranks", type=int, default=1)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--fail", action="store_true")
 args = parser.parse_args()
+os.environ.setdefault("LOCAL_RANK", os.environ.get("RANK", "0"))
 
 
 class Model(LightningModule):
