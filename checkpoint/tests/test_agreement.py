@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from checkpoint_ranks import PROGRAMS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep_checkpoint.agreement import Leader, Member
 
-TRIALS = int(os.environ.get("EVERSTEP_FUZZ_TRIALS", "60"))
+TRIALS = int(os.environ.get("EVERSTEP_FUZZ_TRIALS", "40"))
 
 
 @pytest.mark.timeout(300 + TRIALS)
@@ -77,6 +77,7 @@ class Walk:
                 self.up[rank].append(answer)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.data(), st.integers(1, 5))
 def test_any_order_of_messages_agrees(data: st.DataObject, size: int) -> None:
     walk = Walk(size)

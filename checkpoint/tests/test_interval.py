@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_ranks import records
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import everstep_checkpoint.interval as interval_module
@@ -27,6 +27,7 @@ def test_the_published_form(stall: float, mtbf: float, expected: float) -> None:
 positive = st.floats(0.0, 1e5, allow_nan=False)
 
 
+@settings(deadline=None)
 @given(positive, positive, st.floats(1.0, 1e8), st.floats(1.001, 10.0))
 def test_bounds_and_direction(stall: float, write: float, mtbf: float, more: float) -> None:
     found = optimum(stall, write, mtbf)

@@ -20,7 +20,7 @@ from everstep_checkpoint import Every, InvalidCheckpointError, Run, SupersededEr
 from everstep_checkpoint.snapshot import HostMemory
 from everstep_checkpoint.store import StoreVault
 
-KILLS = int(os.environ.get("EVERSTEP_FUZZ_KILLS", "60")) // 6
+KILLS = int(os.environ.get("EVERSTEP_FUZZ_KILLS", "36")) // 6
 
 
 @pytest.fixture(autouse=True)

@@ -122,8 +122,8 @@ class Leader:
     save_patience = 600.0
 
     def __init__(self, size: int, grace: float, note: Note) -> None:
-        self.size, self.grace = size, grace
-        self.patience, self.stop_budget = grace / 4, grace * 3 / 4
+        self.size = size
+        self.plan_with(grace)
         self.gone: dict[int, str] = {}
         self.round: Round | None = None
         self.commits: dict[int, Commit] = {}
@@ -134,6 +134,10 @@ class Leader:
         self._asked: Message | None = None  # a stop that waits for its round
         self.asked_since = 0.0  # monotonic seconds, once a stop was asked for
         self._finished = False  # the stop was agreed on or abandoned: later requests say nothing new
+
+    def plan_with(self, grace: float) -> None:
+        """Seconds from a stop's signal to the kill."""
+        self.grace, self.patience, self.stop_budget = grace, grace / 4, grace * 3 / 4
 
     def announce_resume(self, message: Message) -> list[Message]:
         return self._stick(message)

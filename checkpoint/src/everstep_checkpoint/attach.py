@@ -104,6 +104,7 @@ class Attached(Attempt):
                   time.monotonic() - self._began)  # fmt: skip
         self._saver.submit(job)
         self._saver.wait()
+        self._saver.stall = time.monotonic() - self._began  # all of it: this one is not in the background
         if self._every.steps is None and team.leader is not None and self._every.automatic:
             self._saver.on_periodic()
         return self._saver.saved_step == step

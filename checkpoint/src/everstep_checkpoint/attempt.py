@@ -66,7 +66,6 @@ class Attempt:
         own = self.directory / ".everstep"
         own.mkdir(parents=True, exist_ok=True)
         shield_data_loaders()
-        granted = self._grant()
         if self.world.rank == 0:
             path = record_file(os.environ, self.directory, self.world.attempt)
             self._record = Record(path)
@@ -76,8 +75,8 @@ class Attempt:
         self._team.on_tick = self._sections.watch
         self._saver = Saver(self._team, self._note, self._retain)
         try:
-            self._team.start(_JOIN)
-            self._resume(granted)
+            self._team.start(_JOIN)  # from here on a stop signal is heard
+            self._resume(self._grant())
         except BaseException as error:
             self._close("failed", f"{type(error).__name__}: {error}")
             raise
@@ -133,6 +132,7 @@ class Attempt:
             return Grace(self._asked_grace, {})
         granted = effective(self._asked_grace, os.environ)
         self.grace = granted.seconds
+        self._team.plan_with(self.grace)
         if granted.warning:
             log.warning("%s", granted.warning)
         return granted
@@ -146,7 +146,8 @@ class Attempt:
             choice = self._team.wait_resume(_RESUME)
             if choice["error"] is not None:
                 raise RendezvousError(f"rank 0 could not begin: {choice['error']}")
-            self.grace = self._team.grace = float(choice["grace"])
+            self.grace = float(choice["grace"])
+            self._team.plan_with(self.grace)
             self._vault = self._open_vault(str(choice["launch"]))
             found = _await_manifest(self._vault, str(choice["name"])) if choice["name"] else None
         if found is not None:

@@ -82,6 +82,13 @@ class Team:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
         self._thread.start()
 
+    def plan_with(self, grace: float) -> None:
+        """Less than was asked for is granted: `grace` seconds, equal on all ranks."""
+        with self.changed:
+            self.grace, self.patience = grace, grace / 4
+            if self.leader is not None:
+                self.leader.plan_with(grace)
+
     def announce_resume(self, message: Message) -> None:
         """Rank 0 tells everybody where to begin."""
         assert self.leader is not None
