@@ -13,7 +13,7 @@ import pytest
 import torch
 from checkpoint_ranks import TRAIN, Launch, records, trajectory, until
 
-from everstep_checkpoint import Every, Run, attach
+from everstep_checkpoint import Every, Run, attach, verify
 from everstep_checkpoint.pytorch import Sharded
 from everstep_checkpoint.shard import read_shard, write_shard
 from everstep_checkpoint.snapshot import HostMemory
@@ -106,6 +106,68 @@ def test_a_signal_to_the_whole_group_does_not_cost_the_save(tmp_path: Path, work
     assert (process.returncode, said.splitlines()[-1]) == (0, "stopped"), said
     end = records(tmp_path)[0][-1]
     assert (end["outcome"], end["saved_step"]) == ("stopped", int(steps.read_text()))
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGUSR1])
+def test_torchrun_through_exec(tmp_path: Path, name: signal.Signals) -> None:
+    """Two ranks with DataLoader workers under the real torchrun, which alone would die of SIGUSR1 and exit with 1."""
+    argv = [sys.executable, "-m", "everstep_checkpoint.cli", "exec", "--grace", "60", "--"]
+    argv += [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    argv += [str(PROGRAMS / "with_workers.py"), "--dir", str(tmp_path)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "EVERSTEP_"))}
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    for steps in (tmp_path / "steps", tmp_path / "steps-1"):
+        until(lambda file=steps: file.exists() and int(file.read_text() or 0) > 5, "both ranks train", timeout=180)
+    process.send_signal(name)
+    said = process.communicate(timeout=120)[0]
+    record = records(tmp_path)[0]
+    assert (process.returncode, record[-1]["outcome"]) == (143, "stopped"), said
+    (stop,) = [event for event in record if event["event"] == "stop"]
+    assert record[-1]["saved_step"] == stop["agreed_step"] == verify(next(tmp_path.glob("step_*"))).step
+    assert record[0]["grace"]["torchrun"] == 55
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "first_wrong"), [("nothing", None), ("random", 0), ("data", 0), ("optimizer", 1), ("schedule", 2)]
+)
+def test_a_restore_that_forgets_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: str, first_wrong: int | None
+) -> None:
+    """The losses after a cut, against a run without one, by ==: how many steps later each omission shows."""
+
+    def train(directory: Path, stop_at: int | None, forget: str) -> list[str]:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(12, 24), torch.nn.Dropout(0.3), torch.nn.Linear(24, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
+        data = torch.Generator().manual_seed(1)
+        state = {"model": model, "optimizer": optimizer, "schedule": schedule,
+                 "data": (data.get_state, data.set_state)}  # fmt: skip
+        if forget in state:
+            getter = state[forget].state_dict if forget != "data" else data.get_state
+            state[forget] = (getter, lambda saved: None)
+        if forget == "random":
+            monkeypatch.setattr("everstep_checkpoint.state._put_random_states", lambda states: None)
+        losses = []
+        with Run(directory, state=state) as run:
+            for step in run.steps(40):
+                optimizer.zero_grad()
+                loss = (model(torch.randn(16, 12, generator=data)) - 1).square().mean()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                losses.append(loss.item().hex())
+                if step == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    until(lambda: run._team.member.stop, "the stop is agreed on")
+        return losses
+
+    whole = train(tmp_path / "whole", None, "nothing")
+    before = train(tmp_path / "cut", 19, "nothing")
+    after = train(tmp_path / "cut", None, forgotten)
+    assert before == whole[:20]
+    wrong = [step for step, loss in enumerate(after) if loss != whole[20 + step]]
+    assert min(wrong, default=None) == first_wrong
 
 
 def test_the_example_resumes_to_the_same_losses(tmp_path: Path, launch: Callable[..., Launch]) -> None:

@@ -250,8 +250,8 @@ class Attempt:
         """The process is about to be ended by the background thread."""
         self._note("end", outcome="failed", saved_step=self.saved_step, step=self._completed, why=why)
         log.warning("ending this process: %s", why)
+        leave_outcome(os.environ, "failed", self.saved_step, why)
         if self._record is not None:
-            leave_outcome(os.environ, "failed", self.saved_step, why)
             self._record.close(patience=2.0)
 
     def _close(self, outcome: str, why: str) -> None:
@@ -264,8 +264,8 @@ class Attempt:
         self._team.close(ok=outcome != "failed", why=why, together=together)
         if self._counter is not None:
             self._counter.close()
+        leave_outcome(os.environ, outcome, self.saved_step, why)
         if self._record is not None:
-            leave_outcome(os.environ, outcome, self.saved_step, why)
             self._record.close()
         if chained is not None and got is not None:
             chained(signal.Signals[got], None)

@@ -25,8 +25,8 @@ class Outcome:
 
 
 def leave_outcome(env: Mapping[str, str], outcome: str, saved_step: int | None, why: str) -> None:
-    """Rank 0: write it where the wrapper asked for it; nothing when there is no wrapper."""
-    if not env.get(VARIABLE):
+    """Write it where this node's wrapper asked for it: only the first rank of a node does, and only with a wrapper."""
+    if not env.get(VARIABLE) or env.get("LOCAL_RANK", "0") != "0":
         return
     try:
         data = json.dumps({"outcome": outcome, "saved_step": saved_step, "why": why}).encode()

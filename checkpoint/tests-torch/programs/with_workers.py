@@ -33,7 +33,7 @@ def main():
         for step in run.steps(10_000):
             with torch.no_grad():
                 weight += next(loader).sum()
-            (args.dir / "steps").write_text(str(step + 1))
+            (args.dir / ("steps" if run.world.rank == 0 else "steps-1")).write_text(str(step + 1))
             run.report()
     print(run.outcome)
 
