@@ -92,6 +92,15 @@ def test_while_a_save_is_being_copied_and_again_while_it_is_written(tmp_path: Pa
     assert run.saved_step == saved(tmp_path)[-1] <= 60
 
 
+def test_a_copy_may_take_most_of_the_grace(tmp_path: Path) -> None:
+    """Three quarters of it bound the way to the agreed step; once all ranks are there, all of it is for the save."""
+    with Run(tmp_path, state={"x": (lambda: time.sleep(3.4), lambda saved: None)}, grace=4.0) as run:
+        for _ in run.steps(100):
+            stop()
+            agreed(run)
+    assert (run.outcome, saved(tmp_path)) == ("stopped", [1])
+
+
 def test_in_the_last_save_of_a_finished_run(tmp_path: Path) -> None:
     with Run(tmp_path, state={"x": (stop, lambda saved: None)}) as run:
         list(run.steps(3))
@@ -125,12 +134,11 @@ def test_two_attempts_alive_at_once(tmp_path: Path, launch: Callable[..., Launch
     until((tmp_path / "step_00000005").is_dir, "the older one saves")
     new = launch(tmp_path, size=1, program=PROGRAMS / "stubborn.py")
     until(lambda: len(records(tmp_path)) > 1 and records(tmp_path)[1], "the newer one has begun")
-    until(lambda: [e for e in records(tmp_path)[0] if e.get("phase") == "failed"], "the older one is refused")
+    # A save that was under way may also fail for its files being swept away.
+    until(lambda: "has taken over" in str(records(tmp_path)[0]), "the older one is refused")
     resumed = records(tmp_path)[1][0]["resumed_from"]
     until(lambda: max(saved(tmp_path)) > resumed, "the newer one saves")
     old.signal(signal.SIGTERM)
     new.signal(signal.SIGTERM)
     assert (old.wait(), new.wait()) == ([0], [0])
-    refused = next(event for event in records(tmp_path)[0] if event.get("phase") == "failed")
-    assert "has taken over" in refused["why"]
     assert records(tmp_path)[1][-1]["saved_step"] == max(saved(tmp_path))

@@ -4,7 +4,7 @@ The rule is the one JAX uses: freeze every rank's step boundary for a moment, as
 highest plus one. Nobody has passed that boundary yet, and everybody will reach it. No collective of the training is
 involved, and a step that is not being agreed on costs nothing.
 
-Messages: members say  stop, at, arrived, written, unwritten, bye;  the leader says  resume, freeze, go, abandon, write,
+Messages: members say  stop, at, here, arrived, written, unwritten, bye;  the leader says  resume, freeze, go, abandon, write,
 settled. No I/O, no clock: `now` (monotonic seconds) comes in, messages go out.
 """
 
@@ -102,7 +102,8 @@ class Commit:
     """One checkpoint in progress: who is there, and what each rank wrote."""
 
     deadline: float
-    arrived: set[int] = field(default_factory=set)
+    here: set[int] = field(default_factory=set)  # ranks that stand at the step, and begin to copy their state
+    arrived: set[int] = field(default_factory=set)  # ranks that have copied it, and are ready to write
     needs: float = 0.0  # seconds that the slowest rank expects to write, with margin; 0 when nobody knows yet
     stall: float = 0.0  # seconds that the slowest rank's training was held
     writing: bool = False
@@ -167,6 +168,8 @@ class Leader:
                 if self.round is not None and message["round"] == self.round.number:
                     self.round.steps[rank] = (message["step"], message.get("polls", 0))
                     return self._decide(now)
+            case "here":
+                self._here(rank, int(message["step"]), now)
             case "arrived":
                 return self._arrived(rank, message, now)
             case "written" | "unwritten":
@@ -189,7 +192,7 @@ class Leader:
             out += self._abandon(self._missing(set(self.round.steps), "answered"), now)
         for step, commit in self.commits.items():
             if commit.failed is None and not commit.writing and (self.gone or now >= commit.deadline):
-                out += self._fail(step, commit, self._missing(commit.arrived, f"reached step {step}"))
+                out += self._fail(step, commit, self._late(step, commit))
         if self.stop is not None and self.gone and self.stop["step"] not in self.commits:
             step = self.stop["step"]
             commit = self.commits[step] = Commit(now)
@@ -250,13 +253,21 @@ class Leader:
             return []
         return self._fail(step, commit, why)
 
-    def _arrived(self, rank: int, message: Message, now: float) -> list[Message]:
-        step = int(message["step"])
+    def _here(self, rank: int, step: int, now: float) -> Commit:
+        """A rank has reached the step. Once all have, what is left is copying and writing: all of the grace is theirs."""
         commit = self.commits.get(step)
         if commit is None:
             stopping = self.stop is not None and self.stop["step"] == step
             self.commits = {known: other for known, other in self.commits.items() if known > step}
             commit = self.commits[step] = Commit(self._stop_limit() if stopping else now + self.save_patience)
+        commit.here.add(rank)
+        if len(commit.here) == self.size:
+            commit.deadline = max(commit.deadline, self.asked_since + self.grace if self.asked_since else 0.0)
+        return commit
+
+    def _arrived(self, rank: int, message: Message, now: float) -> list[Message]:
+        step = int(message["step"])
+        commit = self._here(rank, step, now)
         commit.arrived.add(rank)
         commit.needs = max(commit.needs, float(message.get("needs", 0.0)))
         commit.stall = max(commit.stall, float(message.get("stall", 0.0)))
@@ -276,6 +287,11 @@ class Leader:
     def _fail(self, step: int, commit: Commit, why: str, skipped: bool = False) -> list[Message]:
         commit.failed = why
         return [{"t": "settled", "step": step, "ok": False, "error": why, "skipped": skipped}]
+
+    def _late(self, step: int, commit: Commit) -> str:
+        if len(commit.here) < self.size:
+            return self._missing(commit.here, f"reached step {step}")
+        return self._missing(commit.arrived, f"copied the state of step {step}")
 
     def _missing(self, present: set[int], verb: str) -> str:
         if self.gone:

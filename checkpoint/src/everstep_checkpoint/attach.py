@@ -74,7 +74,7 @@ class Attached(Attempt):
         self._only_here()
         self._note("save", phase="begin", step=step, why="asked for")
         self._began, self._begun_step = time.monotonic(), step
-        self._team.begin_save()
+        self._team.begin_save(step)
         folder = self._vault.staging(step)
         folder.mkdir(exist_ok=True)
         return folder

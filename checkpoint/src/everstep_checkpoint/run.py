@@ -159,7 +159,7 @@ class Run(Attempt):
         self._saver.wait()
         self._tried = step
         self._note("save", phase="begin", step=step, why=why)
-        self._team.begin_save()
+        self._team.begin_save(step)
         snapshot, problem, bug = Snapshot(b""), None, None
         try:
             snapshot = self._memory.take(self._state.capture())

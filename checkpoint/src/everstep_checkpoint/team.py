@@ -133,10 +133,12 @@ class Team:
             member.polls += 1
             return member.abandoned is not None or member.cut
 
-    def begin_save(self) -> None:
-        """A save begins now: the next interval is counted from here."""
+    def begin_save(self, step: int) -> None:
+        """The save of `step` begins now on this rank: the next interval is counted from here."""
         with self.changed:
             self._saving, self._last_save = True, time.monotonic()
+            if self._cut_off() is None:
+                self._say({"t": "here", "step": step})
 
     def arrive(self, step: int, needs: float, stall: float) -> Message | None:
         """Wait until every rank has the state of `step`, ready to write. Returns None, or {"error", "skipped"}.
