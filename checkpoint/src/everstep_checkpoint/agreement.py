@@ -4,8 +4,8 @@ The rule is the one JAX uses: freeze every rank's step boundary for a moment, as
 highest plus one. Nobody has passed that boundary yet, and everybody will reach it. No collective of the training is
 involved, and a step that is not being agreed on costs nothing.
 
-Messages: members say  stop, at, here, arrived, written, unwritten, bye;  the leader says  resume, freeze, go, abandon, write,
-settled. No I/O, no clock: `now` (monotonic seconds) comes in, messages go out.
+Messages: members say  stop, at, here, arrived, written, unwritten, bye;  the leader says  resume, freeze, go, abandon,
+write, settled. No I/O, no clock: `now` (monotonic seconds) comes in, messages go out.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Leader:
         return self._fail(step, commit, why)
 
     def _here(self, rank: int, step: int, now: float) -> Commit:
-        """A rank has reached the step. Once all have, what is left is copying and writing: all of the grace is theirs."""
+        """A rank has reached the step. Once all have, the rest of the grace is for copying and writing."""
         commit = self.commits.get(step)
         if commit is None:
             stopping = self.stop is not None and self.stop["step"] == step
