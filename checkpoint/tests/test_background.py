@@ -245,6 +245,32 @@ def test_what_a_loop_of_ones_own_may_not_do(tmp_path: Path) -> None:
     assert [event["phase"] for event in records(tmp_path)[0] if event["event"] == "save"] == ["begin", "failed"] * 2
 
 
+def test_too_little_memory_for_the_copy_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, state = weights()
+    real = HostMemory.take
+
+    def take(self: HostMemory, captured: Any) -> Any:
+        if held["w"][0] == 4:
+            raise MemoryError
+        return real(self, captured)
+
+    monkeypatch.setattr(HostMemory, "take", take)
+    with Run(tmp_path, state=state, every=Every(steps=2)) as run:
+        for _ in run.steps(7):
+            held["w"] += 1
+    assert (run.outcome, names(tmp_path)) == ("finished", [f"step_{step:08d}" for step in (2, 6, 7)])
+    (failed,) = [event for event in records(tmp_path)[0] if event.get("phase") == "failed"]
+    assert "MemoryError" in failed["why"]
+
+
+def test_a_getter_with_a_bug_ends_the_training_and_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Run(tmp_path, state={"x": (lambda: 1 / 0, print)}) as run:
+        list(run.steps(2))
+    assert records(tmp_path)[0][-1]["outcome"] == "failed"
+    (failed,) = [event for event in records(tmp_path)[0] if event.get("phase") == "failed"]
+    assert "ZeroDivisionError" in failed["why"]
+
+
 def test_the_time_of_a_slow_getter_is_part_of_the_save(tmp_path: Path) -> None:
     state = {"slow": (lambda: time.sleep(0.2), lambda nothing: None)}
     with Run(tmp_path, state=state) as run:

@@ -111,10 +111,10 @@ class Attempt:
         """A phase that is not training steps, such as an evaluation: `with run.section("eval", limit=600): ...`.
 
         Its begin and end go to the record, and a line more once it takes longer than `limit` seconds, so that a
-        platform tells a long phase from a hang. Raises ValueError for a limit that is none.
+        platform tells a long phase from a hang. One rank alone may use it; `wrap` is what polls inside. Raises
+        ValueError for a limit that is none.
         """
         self._only_here()
-        self._team.poll()
         return self._sections.section(name, limit, self._completed)
 
     # ---- beginning -------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ class Run(Attempt):
         self._saver.submit(self._job(step, why, name, snapshot, (began, problem)))
         if bug is not None or not in_background:
             self._saver.wait()
-        if bug is not None and not isinstance(bug, OSError):
+        if bug is not None and not isinstance(bug, OSError | MemoryError):
             raise bug
 
     def _job(self, step: int, why: str, name: str | None, snapshot: Snapshot, how: tuple[float, str | None]) -> Job:
