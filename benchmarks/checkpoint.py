@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -35,11 +36,13 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def poll_and_report(folder: Path) -> float:
-    """Seconds a step, the loop's own cost taken off."""
-    count = 50_000
+    """Seconds a step: the median, so that what other programs do on this machine is not counted."""
+    marks = []
     with Run(folder, state={}) as run:
-        ours = seconds(lambda: [run.report(loss=1.0) for _ in run.steps(count)])
-    return (ours - seconds(lambda: [None for _ in range(count)])) / count
+        for _ in run.steps(50_000):
+            marks.append(time.perf_counter())
+            run.report(loss=1.0)
+    return statistics.median(later - earlier for earlier, later in itertools.pairwise(marks))
 
 
 def state_of(megabytes: int) -> dict[str, np.ndarray]:
@@ -47,7 +50,7 @@ def state_of(megabytes: int) -> dict[str, np.ndarray]:
     return {f"w{part}": np.random.default_rng(part).random(megabytes * 125_000 // parts) for part in range(parts)}
 
 
-def raw_write(folder: Path, held: dict[str, np.ndarray]) -> float:
+def raw_write(folder: Path, held: dict[str, np.ndarray]) -> None:
     fd = os.open(folder / "raw", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with open(fd, "wb", buffering=0) as file:
         for value in held.values():
@@ -56,18 +59,22 @@ def raw_write(folder: Path, held: dict[str, np.ndarray]) -> float:
                 view = view[file.write(view[: 8 << 20]) :]
         os.fsync(fd)
     (folder / "raw").unlink()
-    return 0.0
 
 
-def saves(folder: Path, held: dict[str, np.ndarray]) -> list[dict]:
-    """One record's committed saves: the first pays for fresh memory, the others show the rule."""
+def saves(folder: Path, held: dict[str, np.ndarray]) -> tuple[list[dict], float]:
+    """One record's committed saves: the first pays for fresh memory, the others show the rule; and a raw write's time.
+
+    The raw writes are made between the saves: a disk that others use, too, is not the same a minute later.
+    """
+    raw = []
     with Run(folder, state={"w": arrays(held)}, keep=2, every=Every(steps=1, background=True)) as run:
         for _ in run.steps(ROUNDS + 1):
             run._saver.wait()
+            raw.append(seconds(lambda: raw_write(folder, held)))
             held["w0"] += 1
     path = next((folder / "records").glob("*.jsonl"))
     found = [json.loads(line) for line in path.read_text().splitlines()]
-    return [event for event in found if event.get("phase") == "committed"]
+    return [event for event in found if event.get("phase") == "committed"], statistics.median(raw)
 
 
 def stop(folder: Path, held: dict[str, np.ndarray], step_time: float) -> tuple[float, float]:
@@ -140,8 +147,7 @@ def main() -> None:
 def measure(folder: Path, megabytes: int) -> list[dict]:
     held, gigabytes = state_of(megabytes), megabytes / 1000
     step_cost = poll_and_report(folder / "poll")
-    raw = statistics.median(seconds(lambda: raw_write(folder, held)) for _ in range(ROUNDS))
-    events = saves(folder / "saves", held)
+    events, raw = saves(folder / "saves", held)
     stall = statistics.median(event["stall_s"] for event in events[1:])
     write = statistics.median(event["write_s"] for event in events[1:])
     to_step, to_saved = stop(folder / "stop", held, 0.02)
