@@ -103,6 +103,21 @@ def test_one_save_at_a_time_and_the_same_memory(tmp_path: Path, disk: Disk) -> N
     assert not np.shares_memory(np.frombuffer(first.views[0]), held["w"])
 
 
+def test_memory_is_ready_before_the_first_copy_of_a_resumed_run() -> None:
+    held = {"w": np.ones(3_000_000)}
+    memory = HostMemory()
+    memory.prepare(held["w"].nbytes + (1 << 20)).join(20)
+    arena = memory._arena
+    assert len(arena) > held["w"].nbytes
+    snapshot = memory.take(held)
+    assert memory._arena is arena
+    assert np.array_equal(np.frombuffer(snapshot.views[0]), held["w"])
+    memory.prepare(8 << 20).join(20)
+    assert memory._arena is arena, "one arena, and the one in use"
+    memory.take({"w": np.ones(4_000_000)})
+    assert len(memory._arena) >= 32_000_000, "too small a one is replaced"
+
+
 def test_a_save_in_the_foreground_when_asked_for(tmp_path: Path) -> None:
     held, state = weights()
     with Run(tmp_path, state=state, every=Every(steps=1, background=False)) as run:

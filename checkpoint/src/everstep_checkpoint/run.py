@@ -195,8 +195,10 @@ class Run(Attempt):
         assert self._saver is not None
         captured, seconds = self._vault.read_rank(found, self.world.rank)
         self._state.restore(captured)
+        size = found.files[shard_name(self.world.rank)][0]
+        self._memory.prepare(size + size // 64 + (1 << 20))  # the next state is as large as this one was
         if seconds:
-            self._saver.rate = found.files[shard_name(self.world.rank)][0] / seconds
+            self._saver.rate = size / seconds
 
     def _open_vault(self, launch: str) -> Vault:
         if self._store is None:

@@ -10,11 +10,13 @@ import io
 import mmap
 import pickle
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 _ALIGN = 64  # bytes; a cache line
+_TOUCHED = 16 << 20  # bytes touched at a time
 _IN_BAND = 4096  # bytes below which a tensor is not worth a buffer of its own
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -74,6 +76,27 @@ class HostMemory:
 
     def __init__(self) -> None:
         self._arena: memoryview = memoryview(b"")
+        self._lock = threading.Lock()
+
+    def prepare(self, size: int) -> threading.Thread:
+        """Have `size` bytes of memory ready before the first snapshot: fresh pages cost more time than the copy."""
+        thread = threading.Thread(target=self._prepare, args=(size,), name="everstep-memory", daemon=True)
+        thread.start()
+        return thread
+
+    def _prepare(self, size: int) -> None:
+        try:
+            arena = _pages(size)
+            with open("/dev/zero", "rb", buffering=0) as zeros:
+                for start in range(0, size, _TOUCHED):
+                    if len(self._arena):
+                        return  # a snapshot came first
+                    zeros.readinto(arena[start : start + _TOUCHED])  # outside the GIL
+        except OSError:
+            return  # then the first snapshot pays for its pages itself, or says what is wrong
+        with self._lock:
+            if not len(self._arena):
+                self._arena = arena
 
     def take(self, captured: Any) -> Snapshot:
         """Copy `captured`; nothing of it is referenced afterwards. Raises MemoryError, and what pickling raises."""
@@ -85,9 +108,10 @@ class HostMemory:
         for source in sources:
             starts.append(total)
             total += -(-source.nbytes // _ALIGN) * _ALIGN
-        if total > len(self._arena):
-            self._arena = memoryview(b"")  # let the old one go first: never two of them
-            self._arena = _pages(total)
+        with self._lock:
+            if total > len(self._arena):
+                self._arena = memoryview(b"")  # let the old one go first: never two of them
+                self._arena = _pages(total)
         views = []
         for start, source in zip(starts, sources, strict=True):
             view = self._arena[start : start + source.nbytes]
