@@ -22,13 +22,14 @@ TRIALS = int(os.environ.get("EVERSTEP_FUZZ_TRIALS", "40"))
 @pytest.mark.parametrize(("trials", "how"), [(TRIALS, "tcp"), (3, "files")])
 def test_four_processes_stop_at_one_step(tmp_path: Path, trials: int, how: str) -> None:
     argv = [sys.executable, str(PROGRAMS / "agree.py")]
-    ranks = [
-        subprocess.Popen([*argv, str(rank), "4", str(trials), str(tmp_path), how], stdout=subprocess.PIPE, text=True)
-        for rank in range(4)
-    ]
-    outputs = [process.communicate(timeout=100 + trials)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0, 0, 0]
-    rows = [[json.loads(line) for line in output.splitlines()] for output in outputs]
+    # Files, not pipes: a rank whose pipe is full would hold up the others.
+    outputs = [tmp_path / f"rank-{rank}.jsonl" for rank in range(4)]
+    ranks = []
+    for rank, output in enumerate(outputs):
+        with output.open("w") as file:
+            ranks.append(subprocess.Popen([*argv, str(rank), "4", str(trials), str(tmp_path), how], stdout=file))
+    assert [process.wait(timeout=100 + trials) for process in ranks] == [0, 0, 0, 0]
+    rows = [[json.loads(line) for line in output.read_text().splitlines()] for output in outputs]
     for trial in zip(*rows, strict=True):
         assert {row["verdict"] for row in trial} == {"stop"}
         assert len({row["step"] for row in trial}) == 1, trial

@@ -135,8 +135,7 @@ class StoreVault(Vault):
             found = self.verified(name)
             self.discard(step)
         else:
-            self._fs.pipe_file(mark, json.dumps(whole, indent=1).encode())
-            self._fs.invalidate_cache()
+            self._put(mark, json.dumps(whole, indent=1).encode())
             found = self.manifest(name)
         self._sound.add(name)
         return found
@@ -165,6 +164,15 @@ class StoreVault(Vault):
 
     def _empty_trash(self) -> None:
         """There is none: see `_rename_away` and `sweep`."""
+
+    def _put(self, path: str, data: bytes) -> None:
+        """Whole or not there. An object store does so by itself; a local file system needs a rename."""
+        if getattr(self._fs, "local_file", False):
+            self._fs.pipe_file(f"{path}.new", data)
+            self._fs.mv(f"{path}.new", path)
+        else:
+            self._fs.pipe_file(path, data)
+        self._fs.invalidate_cache()
 
     def _folder(self, step: int) -> str:
         return f"{self._root}/{step_name(step)}/{self._token}"
