@@ -15,13 +15,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from checkpoint_ranks import lines, records, until
 
-import everstep_checkpoint.vault as vault_module
+import everstep_checkpoint.run as run_module
 from everstep_checkpoint import CheckpointError, Every, Run, StateMismatchError, World, arrays
 
 
@@ -238,7 +237,7 @@ def test_seconds_between_saves(tmp_path: Path) -> None:
     with Run(tmp_path, state=state, every=0.4) as run:
         for _ in run.steps(150):
             time.sleep(0.01)
-    saves = [event["time"] for event in records(tmp_path)[0] if event.get("phase") == "begin"]
+    saves = [event["time"] for event in records(tmp_path)[0] if event.get("phase") == "committed"]
     gaps = [b - a for a, b in itertools.pairwise(saves[:-1])]
     assert len(saves) >= 3
     assert all(gap >= 0.35 for gap in gaps), gaps
@@ -267,15 +266,15 @@ def test_forked_children_are_deaf(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held, state = counter()
-    real = vault_module.write_shard
+    real = run_module.write_shard
 
-    def full(path: Path, *how: Any) -> tuple[int, str]:
-        if "00000004" in str(path) or "00000006" in str(path):
+    def full(path: Path, captured: object) -> tuple[int, str]:
+        if held["n"] in (4, 6):
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(path, *how)
+        return real(path, captured)
 
-    monkeypatch.setattr(vault_module, "write_shard", full)
+    monkeypatch.setattr(run_module, "write_shard", full)
     with Run(tmp_path, state=state, every=Every(steps=2)) as run:
         for step in run.steps(9):
             held["n"] = step + 1
