@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,12 @@ class Slurm:
         self.login = Login("ada", host, int(port), self.key)
         return said
 
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        """The two nodes in service; other tests' heals may have changed which ones they are."""
+        found = self.lab.get("nodes", "-l", f"everstep.io/pool={self.lab.config.pool}")["items"]
+        return tuple(sorted(node["metadata"]["name"] for node in found))
+
     def worker(self, node: str) -> str:
         """Name of the slurmd pod on a node."""
         pods = self.get("pods", "-l", "everstep.io/slurm-role=worker-main")["items"]
@@ -90,20 +97,22 @@ def test_a_researcher_finds_a_slurm(slurm: Slurm) -> None:
     assert slurm.login.run("pwd").strip() == "/home/ada"
     ask = "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $(hostname) $PWD"
     lines = slurm.login.run("srun", "-N2", "--gpus-per-node=2", "bash", "-c", ask).split("\n")
-    assert sorted(filter(None, lines)) == [f"gpu-{n} 0,1 gpu-{n} /home/ada" for n in (1, 2)]
+    assert sorted(filter(None, lines)) == [f"{n} 0,1 {n} /home/ada" for n in slurm.nodes]
 
 
 def test_jobs_find_numpy_the_sdk_each_other_and_nothing_of_the_platform(slurm: Slurm) -> None:
-    script = "import numpy, everstep_checkpoint, socket; print(socket.gethostbyname('gpu-1') != '')"
-    assert slurm.login.run("srun", "-w", "gpu-2", "python3", "-c", script).strip() == "True"
+    script = "import numpy, everstep_checkpoint, socket; print(socket.gethostbyname('NODE') != '')".replace(
+        "NODE", slurm.nodes[0]
+    )
+    assert slurm.login.run("srun", "-w", slurm.nodes[1], "python3", "-c", script).strip() == "True"
     other = "import importlib.util as u; print(u.find_spec('everstep'), u.find_spec('starlette'))"
-    assert slurm.login.run("srun", "-w", "gpu-2", "python3", "-c", other).strip() == "None None"
+    assert slurm.login.run("srun", "-w", slurm.nodes[1], "python3", "-c", other).strip() == "None None"
 
 
 def test_users_cannot_read_slurms_keys(slurm: Slurm) -> None:
     found = "find / -xdev -readable \\( -name '*.key' -o -name 'ssh_host_key*' \\) -print 2>/dev/null; true"
     assert slurm.login.run("sh", "-c", found).strip() == ""
-    assert slurm.login.run("srun", "-w", "gpu-1", "sh", "-c", found).strip() == ""
+    assert slurm.login.run("srun", "-w", slurm.nodes[0], "sh", "-c", found).strip() == ""
 
 
 def test_a_user_added_later_needs_no_restart(slurm: Slurm) -> None:
@@ -124,25 +133,25 @@ def test_a_stopping_worker_lets_its_job_save_and_run_elsewhere(slurm: Slurm) -> 
     job = slurm.login.submit("job.sh")
     until("both tasks run", 30, lambda: slurm.login.run("cat", "out.txt").count("started") == 2)
     started = time.monotonic()
-    slurm.kubectl("delete", "pod", slurm.worker("gpu-1"))
+    slurm.kubectl("delete", "pod", slurm.worker(slurm.nodes[0]))
     took = time.monotonic() - started
     assert slurm.login.run("cat", "out.txt").count("saved") == 2
     assert took < 30, "the pod waits for its tasks, not for its whole grace"
     until("the job runs again", 60, lambda: slurm.login.run("cat", "out.txt").count("started") == 4)
     seen = slurm.login.job(job)
     assert (seen["State"], seen["RestartCnt"]) == ("RUNNING", "1")
-    assert "DRAIN" not in slurm.node("gpu-1")
+    assert "DRAIN" not in slurm.node(slurm.nodes[0])
     slurm.login.run("scancel", job)
 
 
 def test_a_drain_of_somebody_else_outlives_the_pod(slurm: Slurm) -> None:
     controller = f"{NAME}-slurmctld-0"
-    update = ["exec", controller, "--", "scontrol", "update", "nodename=gpu-1"]
+    update = ["exec", controller, "--", "scontrol", "update", f"nodename={slurm.nodes[0]}"]
     slurm.kubectl(*update, "state=drain", "reason=broken fan")
-    slurm.kubectl("delete", "pod", slurm.worker("gpu-1"))
+    slurm.kubectl("delete", "pod", slurm.worker(slurm.nodes[0]))
     slurm.create()
-    assert "DRAIN" in slurm.node("gpu-1")
-    assert "Reason=broken fan" in slurm.node("gpu-1")
+    assert "DRAIN" in slurm.node(slurm.nodes[0])
+    assert "Reason=broken fan" in slurm.node(slurm.nodes[0])
     slurm.kubectl(*update, "state=resume")
 
 
@@ -152,7 +161,7 @@ def test_a_changed_setting_reaches_the_nodes_and_jobs_run_on(slurm: Slurm) -> No
     patch = {"spec": {"config": {"slurm": {"SlurmdTimeout": "77", "DefMemPerNode": "123"}}}}
     slurm.kubectl("patch", "slurmcluster", NAME, "--type=merge", "-p", json.dumps(patch))
     cache = "/var/spool/slurmd/conf-cache/slurm.conf"
-    worker = ["exec", slurm.worker("gpu-2"), "-c", "slurmd", "--", "cat", cache]
+    worker = ["exec", slurm.worker(slurm.nodes[1]), "-c", "slurmd", "--", "cat", cache]
     until("the worker has the new configuration", 60, lambda: "DefMemPerNode=123" in slurm.kubectl(*worker))
     assert slurm.login.job(job)["State"] == "RUNNING"
     slurm.login.run("scancel", job)
