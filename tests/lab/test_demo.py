@@ -39,6 +39,7 @@ def test_the_demo_proves_a_heal_and_leaves_a_report_and_nothing_else(tmp_path: P
     assert spent["detect_s"] <= 1, spent
     assert spent["healthy_node_s"] <= 20, spent
     assert spent["resumed_s"] <= 45, spent
+    assert spent["overhead_s"] <= 5, spent
     assert (folder / "timeline.png").read_bytes().startswith(PNG)
     assert report["nodes"]["replacement"] in (folder / "report.html").read_text()
     assert traces(LabLayout.of(name)) == []
