@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from everstep.core.observations import Admission
 from everstep.core.policy import Policy
-from everstep.core.remediation_status import Outcome, Remediation, Stage
+from everstep.core.remediation_status import Outcome, Remediation, Stage, StepName
 
 
 def holds_budget(remediation: Remediation) -> bool:
@@ -17,6 +17,17 @@ def holds_budget(remediation: Remediation) -> bool:
     status = remediation.status
     replaced = status.replacement is not None and status.replacement.in_service_at is not None
     return status.admitted_at is not None and not (status.resolved or status.left_alone or replaced)
+
+
+def failing_nodes(me: Remediation, fleet: Iterable[Remediation]) -> frozenset[str]:
+    """Nodes whose incident, another than ``me``, is open while Slurm may still place jobs on them."""
+    return frozenset(
+        other.spec.node
+        for other in fleet
+        if other.spec.node != me.spec.node
+        and not (other.status.resolved or other.status.cancelled or other.deleting)
+        and other.status.step(StepName.ISOLATED) is None
+    )
 
 
 def admit(

@@ -29,6 +29,9 @@ VICTIM_STATES = frozenset({"FAILED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED"})
 HOLD_PATIENCE = 3.0
 LAUNCH_WINDOW = 30.0  # a job that fails this soon after its release, with no step done, failed to launch
 MAX_LAUNCHES = 3
+# A stopped job whose other node fails too is started once, after that node has left Slurm's service; the budget lets
+# its incident begin as soon as this one's replacement serves. Past this the job runs rather than waits for a person.
+PARTNER_PATIENCE = 60.0
 NUDGE_EVERY = 15.0
 BEGIN_TIME_PATIENCE = 5.0
 CREDENTIALS_BY_SECOND_BEFORE = (24, 11)  # 0 of 20 launches failed on 24.11 and 26.05 without the pause, 5 of 8 on 22.05
@@ -49,6 +52,7 @@ class Sight:
         drained: the drain was seen in its cluster.
         node_dead, node_down: the faulty node does not answer; Slurm already counts it as DOWN.
         in_service_at: when the replacement came into service.
+        failing: other nodes whose faults are known while Slurm may still place jobs on them.
     """
 
     asked: bool
@@ -60,6 +64,7 @@ class Sight:
     node_dead: bool
     node_down: bool
     in_service_at: float | None = None
+    failing: frozenset[str] = frozenset()
 
 
 Result = tuple[JobRecord, tuple[Action, ...]]
@@ -187,6 +192,10 @@ def _requeued(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy
     settle = policy.settle if release_number(sight.version) < CREDENTIALS_BY_SECOND_BEFORE else 0.0
     if now - record.phase_since < settle:
         return record, ()
+    partners = sorted(sight.failing & set(record.nodes))
+    if partners and now - record.phase_since < PARTNER_PATIENCE:
+        reason = f"job {job.id} waits until {', '.join(partners)}, which fails too, is out of Slurm's service"
+        return replace(record, reason=reason), ()
     record = _enter(now, record, JobPhase.RELEASED, f"job {job.id} is released and waits for nodes")
     return replace(record, released_at=now), (ReleaseJob(record.cluster, job.id, job.restarts),)
 

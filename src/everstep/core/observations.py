@@ -60,6 +60,7 @@ class Observed:
         spares: candidates by name, the taken one included.
         refusal: the last error of an action of this incident, "" when the last ones went well.
         delivered: notices sent by this process and not yet in the record: key to error text, "" = delivered.
+        failing: other nodes with an open incident that has not taken them out of Slurm's service yet.
     """
 
     node: NodeView | None
@@ -73,6 +74,7 @@ class Observed:
     admission: Admission = field(default_factory=lambda: Admission(True))
     refusal: str = ""
     delivered: Mapping[str, str] = field(default_factory=dict)
+    failing: frozenset[str] = frozenset()
 
     def slurm_nodes(self, name: str) -> tuple[tuple[str, SlurmNode], ...]:
         """(cluster, node) for every Slurm cluster that knows the node; empty also when Slurm could not be asked."""

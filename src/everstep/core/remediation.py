@@ -232,6 +232,7 @@ def _sight(draft: Draft, record: JobRecord) -> Sight:
         node_dead=draft.node_dead or silent,
         node_down=node is None or "DOWN" in node.states,
         in_service_at=taken.in_service_at if taken else None,
+        failing=seen.failing,
     )
 
 

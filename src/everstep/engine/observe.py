@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
-from everstep.core.admission import admit
+from everstep.core.admission import admit, failing_nodes
 from everstep.core.cluster_state import NodeView, PodView
 from everstep.core.errors import EverstepError, Unreachable
 from everstep.core.health import NodeReport
@@ -48,6 +48,7 @@ async def observe(world: World, me: Remediation, fleet: Sequence[Remediation], p
         spares=_spares(me, nodes, reports),
         operation=operation,
         admission=_admission(world, me, fleet, policy, mass_silence(world.clock.now(), nodes, reports, policy)),
+        failing=failing_nodes(me, fleet),
     )
 
 

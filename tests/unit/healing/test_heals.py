@@ -310,9 +310,13 @@ def test_the_second_fault_waits_for_its_turn_and_says_for_whom() -> None:
     assert {first.status.outcome, second.status.outcome} == {Outcome.SUCCEEDED}
 
 
-def test_a_machine_that_came_back_for_another_incident_may_run_the_job_again() -> None:
-    """Both nodes of the job break; the first machine, repaired, takes the second one's place."""
-    scenario = Scenario(job=JobSpec(save_seconds=20.0))
+@pytest.mark.parametrize("save_seconds", [0.1, 2.0, 20.0])
+def test_a_machine_that_came_back_for_another_incident_may_run_the_job_again(save_seconds: float) -> None:
+    """Both nodes of the job break; the first machine, repaired, takes the second one's place.
+
+    However soon the first replacement serves, the job is not started on the second faulty node in between.
+    """
+    scenario = Scenario(job=JobSpec(save_seconds=save_seconds))
     scenario.fleet.break_gpu("gpu-1")
     scenario.fleet.break_gpu("gpu-2")
     second = heal(scenario, node="gpu-2")
@@ -323,6 +327,20 @@ def test_a_machine_that_came_back_for_another_incident_may_run_the_job_again() -
     job = scenario.slurm.jobs[scenario.job_id]
     assert (job.state, job.restarts) == ("RUNNING", 1)
     assert not scenario.slurm.nodes["gpu-1"].drain
+
+
+def test_a_job_does_not_wait_for_ever_for_the_isolation_of_its_other_node() -> None:
+    """The breaker, which only a person closes, keeps the second incident waiting; the job runs on all the same."""
+    scenario = Scenario(policy=Policy(breaker_starts=1))
+    scenario.fleet.break_gpu("gpu-1")
+    scenario.fleet.break_gpu("gpu-2")
+    asyncio.run(scenario.run(40.0))
+    assert "gpu-2, which fails too" in scenario.record("gpu-1").status.reason
+    first = heal(scenario, node="gpu-1")
+    assert first.status.outcome is Outcome.SUCCEEDED
+    assert scenario.record("gpu-2").status.stage is Stage.PENDING
+    job = scenario.slurm.jobs[scenario.job_id]
+    assert (job.state, job.restarts) == ("RUNNING", 1)
 
 
 def test_a_second_fault_on_the_node_joins_the_open_incident() -> None:
