@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from everstep.core.cluster_state import NodeView, PodView
-from everstep.core.health import Gpu, NodeReport
+from everstep.core.health import Evidence, Gpu, NodeReport
 from everstep.core.machine_state import Operation, OperationState
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Remediation, Spec, Status
@@ -20,7 +20,7 @@ from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot
 
 __all__ = [
     "Changes", "Clock", "Cluster", "GpuReader", "LeaderLease", "Notice", "Notifier", "Operation", "OperationState",
-    "Provider", "Remediations", "Scheduler",
+    "Provider", "Remediations", "Scheduler", "StateSource",
 ]  # fmt: skip
 
 
@@ -204,4 +204,26 @@ class GpuReader(Protocol):
 
     async def gpus(self) -> Sequence[Gpu]:
         """Unreachable when the driver does not answer: never an empty list for that."""
+        ...
+
+
+class StateSource(Protocol):
+    """Something on this node that can be asked how it is: the driver, the disks, a network adapter.
+
+    Attributes:
+        name: as people read it, for example ``NVML``.
+        period: seconds between two readings.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def period(self) -> float: ...
+
+    async def read(self) -> Sequence[Evidence]:
+        """Everything that is wrong now; what a reading no longer holds is over.
+
+        Unreachable when it cannot be asked: never an empty reading for that.
+        """
         ...
