@@ -19,8 +19,8 @@ from everstep.core.remediation_status import Remediation, Spec, Status
 from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot
 
 __all__ = [
-    "Changes", "Clock", "Cluster", "GpuReader", "LeaderLease", "Notice", "Notifier", "Operation", "OperationState",
-    "Provider", "Remediations", "Scheduler", "StateSource",
+    "Batch", "Changes", "Clock", "Cluster", "GpuReader", "KernelLog", "LeaderLease", "LineSource", "Notice", "Notifier",
+    "Operation", "OperationState", "Provider", "Remediations", "Scheduler", "StateSource",
 ]  # fmt: skip
 
 
@@ -226,4 +226,50 @@ class StateSource(Protocol):
 
         Unreachable when it cannot be asked: never an empty reading for that.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of the kernel log in order, in the form of ``/dev/kmsg``, newline included or not.
+
+    Attributes:
+        lost: how many were overwritten before they could be read.
+    """
+
+    records: Sequence[bytes]
+    lost: int = 0
+
+
+class KernelLog(Protocol):
+    """An open kernel log that starts at the oldest record still held."""
+
+    def available(self) -> Batch:
+        """What is there now; an empty batch at the end. Unreachable when the log cannot be read: open it again."""
+        ...
+
+    async def read(self) -> Batch:
+        """Waits for records, never an empty batch. Unreachable as above."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LineSource(Protocol):
+    """Where the kernel log of this node can be read.
+
+    Attributes:
+        name: as people read it, for example ``journal``.
+        numbering: how its records are numbered within a boot. A position counted in another numbering means nothing
+            here: whoever comes from one starts at the oldest record.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def numbering(self) -> str: ...
+
+    async def open(self) -> KernelLog:
+        """Unreachable when it cannot be opened; InvalidInput when it is no log."""
         ...

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.adapters.gpu import file_events, kmsg
+from everstep.adapters.gpu import file_events
 from everstep.adapters.gpu.kmsg import DeviceLog, FileLog, open_kernel_log
 from everstep.core.errors import InvalidInput, Unreachable
 from everstep.core.kmsg_record import parse_record
+from everstep.ports import Batch
 
 
 def append(path: Path, text: str) -> None:
@@ -22,7 +23,7 @@ def append(path: Path, text: str) -> None:
         log.write(text)
 
 
-async def first(read: Callable[[], Awaitable[kmsg.Batch]], within: float = 5.0) -> list[bytes]:
+async def first(read: Callable[[], Awaitable[Batch]], within: float = 5.0) -> list[bytes]:
     async with asyncio.timeout(within):
         return list((await read()).records)
 

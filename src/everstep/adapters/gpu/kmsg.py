@@ -6,13 +6,11 @@ import asyncio
 import errno
 import os
 import stat
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from everstep.adapters.gpu.file_events import FileEvents
 from everstep.core.errors import InvalidInput, Unreachable
+from everstep.ports import Batch, KernelLog
 
 BATCH = 2000  # records taken before other tasks get their turn
 _RECORD_LIMIT = 16384  # the kernel's own limit is 8 KiB with continuation lines (CONSOLE_EXT_LOG_MAX)
@@ -20,26 +18,17 @@ _CHUNK = 1 << 18
 _REPLACED_EVERY = 1.0  # seconds between looks whether the file was replaced by a new one
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Records in order, newline included or not, and how many were overwritten before they could be read."""
+class KernelLogFile:
+    """The kernel log at a path, as a :class:`everstep.ports.LineSource`."""
 
-    records: Sequence[bytes]
-    lost: int = 0
+    name = "kernel log"
+    numbering = "kmsg"  # the kernel's own
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
-class KernelLog(Protocol):
-    """A kernel log that starts at the oldest record still held."""
-
-    def available(self) -> Batch:
-        """What is there now; an empty batch at the end. Unreachable when the log cannot be read: open it again."""
-        ...
-
-    async def read(self) -> Batch:
-        """Waits for records, never an empty batch. Unreachable as above."""
-        ...
-
-    def close(self) -> None: ...
+    async def open(self) -> KernelLog:
+        return open_kernel_log(self._path)
 
 
 def open_kernel_log(path: Path) -> KernelLog:

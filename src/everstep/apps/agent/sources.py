@@ -8,7 +8,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from everstep.adapters.gpu.kmsg import Batch, open_kernel_log
+from everstep.adapters.gpu.kmsg import open_kernel_log
 from everstep.apps.agent.state import State
 from everstep.core.diagnosis import unwell, with_evidence, with_gpus, with_source
 from everstep.core.errors import EverstepError
@@ -17,7 +17,7 @@ from everstep.core.faults import classify
 from everstep.core.health import Part, Severity
 from everstep.core.kernel_lines.folding import NOTHING, follow
 from everstep.core.kmsg_record import parse_record
-from everstep.ports import GpuReader
+from everstep.ports import Batch, GpuReader
 
 KERNEL_LOG, GPUS = "kernel log", "GPUs"
 GPU_PERIOD = 5.0  # seconds between two questions to the driver
