@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from everstep.core.cluster_state import NodeView, PodView
+from everstep.core.errors import Unreachable
 from everstep.core.health import Evidence, Gpu, NodeReport
 from everstep.core.machine_state import Operation, OperationState
 from everstep.core.policy import Policy
@@ -20,7 +21,7 @@ from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot
 
 __all__ = [
     "Batch", "Changes", "Clock", "Cluster", "GpuReader", "KernelLog", "LeaderLease", "LineSource", "Notice", "Notifier",
-    "Operation", "OperationState", "Provider", "Remediations", "Scheduler", "StateSource",
+    "Operation", "OperationState", "PartlyUnreachable", "Provider", "Remediations", "Scheduler", "StateSource",
 ]  # fmt: skip
 
 
@@ -207,6 +208,18 @@ class GpuReader(Protocol):
         ...
 
 
+class PartlyUnreachable(Unreachable):
+    """A source answered in part. It holds for ``evidence``; what is not in it is unknown, so nothing is over.
+
+    Attributes:
+        evidence: what is wrong, of that which could be asked.
+    """
+
+    def __init__(self, why: str, evidence: Sequence[Evidence]) -> None:
+        super().__init__(why)
+        self.evidence = tuple(evidence)
+
+
 class StateSource(Protocol):
     """Something on this node that can be asked how it is: the driver, the disks, a network adapter.
 
@@ -224,7 +237,8 @@ class StateSource(Protocol):
     async def read(self) -> Sequence[Evidence]:
         """Everything that is wrong now; what a reading no longer holds is over.
 
-        Unreachable when it cannot be asked: never an empty reading for that.
+        Unreachable when it cannot be asked: never an empty reading for that. PartlyUnreachable, which is one of them,
+        when some of it can.
         """
         ...
 
