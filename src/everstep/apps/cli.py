@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from everstep.apps import demo_command, faults_commands, inject_command, lab_commands, slurm_commands
+from everstep.apps import check_command, demo_command, faults_commands, inject_command, lab_commands, slurm_commands
 
 app = typer.Typer(
     name="everstep",
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.add_typer(lab_commands.app, name="lab")
 app.add_typer(slurm_commands.app, name="slurm")
 app.add_typer(faults_commands.app, name="faults")
+app.command("check")(check_command.check)
 app.command("inject")(inject_command.inject)
 app.command("demo")(demo_command.demo)
 

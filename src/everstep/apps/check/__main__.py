@@ -1,0 +1,78 @@
+"""``python -m everstep.apps.check``: the check with nothing but light imports, for images, prologs and scripts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from everstep.apps.check.performing import EXAMPLES, Report, from_environment, perform
+from everstep.core.errors import EverstepError
+from everstep.core.node_check import EXIT_CODES, Fitness
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the report; the exit code is 0 fit, 1 unfit, 3 unknown, and 2 for wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="everstep check",
+        description="Asks every local source of this node once, and says whether the node is fit for work.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    given = from_environment()
+    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument(
+        "--source", action="append", default=[], metavar="NAME", help="only this source; may be repeated"
+    )
+    parser.add_argument("--deadline", type=float, default=given.deadline, help="seconds in all (default: %(default)g)")
+    parser.add_argument("--window", type=float, help="seconds of the kernel log that count (default: the whole boot)")
+    parser.add_argument("--kmsg", type=Path, default=given.kernel_log, help="kernel log (default: %(default)s)")
+    parser.add_argument("--simulated-gpus", type=Path, default=given.simulated_gpus, help="only in a lab")
+    parser.add_argument("--site-faults", type=Path, default=given.site_faults, help="the site's own fault table")
+    parser.add_argument("--allow-injected", action="store_true", default=given.allow_injected)
+    options = parser.parse_args(argv)
+    request = replace(
+        given,
+        kernel_log=options.kmsg,
+        simulated_gpus=options.simulated_gpus,
+        site_faults=options.site_faults,
+        allow_injected=options.allow_injected,
+        sources=tuple(options.source),
+        window=options.window,
+        deadline=options.deadline,
+    )
+    show = _print_json if options.json else _print_table
+    return outcome(lambda: perform(request), show)
+
+
+def outcome(work: Callable[[], Report], show: Callable[[Report], None]) -> int:
+    """The exit code of a check. One that could not be made is unknown: neither fit, nor a word against the node."""
+    try:
+        report = work()
+        show(report)
+    except EverstepError as why:
+        print(f"everstep: {why}", file=sys.stderr)  # noqa: T201
+        return EXIT_CODES[Fitness.UNKNOWN]
+    except Exception:
+        traceback.print_exc()
+        return EXIT_CODES[Fitness.UNKNOWN]
+    return report.exit_code
+
+
+def _print_json(report: Report) -> None:
+    print(json.dumps(report.as_json(), ensure_ascii=False))  # noqa: T201
+
+
+def _print_table(report: Report) -> None:
+    width = max((len(item.source) for item in report.sources), default=0)
+    for item in report.sources:
+        print(f"{item.source:{width}}  {item.fitness:7}  {item.reason}")  # noqa: T201
+    print(f"{report.node.fitness}: {report.node.reason}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

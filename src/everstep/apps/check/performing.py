@@ -1,0 +1,133 @@
+"""One whole check, from what is asked for to the verdict. The command line and the light entry point both call it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everstep.adapters.gpu.catalog_files import catalog_with
+from everstep.adapters.gpu.simulated import SimulatedGpus
+from everstep.apps.check.asking import ask
+from everstep.apps.check.questions import Rules, Sources, questions
+from everstep.core.errors import InvalidInput, Unreachable
+from everstep.core.health import Fault, Gpu
+from everstep.core.node_check import EXIT_CODES, Finding, finding, in_all
+
+DEADLINE = (
+    20.0  # seconds: below every limit that Slurm's administrators set for a prolog, above what a busy driver takes
+)
+EXAMPLES = """\
+examples:
+  everstep check                                  all sources of this node; exit code 0 fit, 1 unfit, 3 unknown
+  everstep check --json --source "kernel log"     one source, for a script
+  kubectl -n everstep-system exec POD -- everstep check     in the agent's pod: with the agent's own settings
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for. What stands in the environment is the agent's own configuration.
+
+    Attributes:
+        sources: names of the sources to ask; empty for all.
+        window: seconds of the kernel log that count, back from now; None for the whole boot.
+        deadline: seconds for the whole run.
+    """
+
+    kernel_log: Path
+    simulated_gpus: Path | None = None
+    site_faults: Path | None = None
+    allow_injected: bool = False
+    sources: tuple[str, ...] = ()
+    window: float | None = None
+    deadline: float = DEADLINE
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The verdict in all, and on each source."""
+
+    node: Finding
+    sources: tuple[Finding, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.node.fitness]
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as the JSON object that ``--json`` prints."""
+        return {
+            "fitness": str(self.node.fitness),
+            "reason": self.node.reason,
+            "sources": [
+                {
+                    "source": item.source,
+                    "fitness": str(item.fitness),
+                    "reason": item.reason,
+                    "faults": [_described(fault) for fault in item.faults],
+                }
+                for item in self.sources
+            ],
+        }
+
+
+class NoGpuReader:
+    """For a node without any reader of its GPUs: that is said, and the node is not called fit."""
+
+    async def gpus(self) -> Sequence[Gpu]:
+        raise Unreachable("no GPU reader is configured for this node")
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> Request:
+    """The request with the settings of the agent's pod, or of a lab's node; the defaults of a real node elsewhere."""
+    simulated, site = environment.get("EVERSTEP_SIMULATED_GPUS"), environment.get("EVERSTEP_SITE_FAULTS")
+    return Request(
+        kernel_log=Path(environment.get("EVERSTEP_KMSG") or "/dev/kmsg"),
+        simulated_gpus=Path(simulated) if simulated else None,
+        site_faults=Path(site) if site else None,
+        allow_injected=environment.get("EVERSTEP_ALLOW_INJECTED") == "true",
+    )
+
+
+def perform(request: Request) -> Report:
+    """Asks every source once. Returns within the deadline, whatever hangs.
+
+    Raises:
+        InvalidInput: a source that this node does not have, a deadline that is none, or a wrong row of the site.
+    """
+    if request.deadline <= 0:
+        raise InvalidInput(f"a deadline of {request.deadline:g} s leaves no time to ask; give more than 0")
+    rules = Rules(
+        catalog_with(request.site_faults), request.allow_injected, request.deadline / 2, window=request.window
+    )
+    asked = questions(local_sources(request), rules, request.sources)
+    findings = tuple(finding(answer) for answer in ask(asked, request.deadline))
+    return Report(in_all(findings), findings)
+
+
+def local_sources(request: Request) -> Sources:
+    """What this node has."""
+    return Sources(
+        request.kernel_log, SimulatedGpus(request.simulated_gpus) if request.simulated_gpus else NoGpuReader()
+    )
+
+
+def _described(fault: Fault) -> dict[str, Any]:
+    return {
+        "kind": fault.kind,
+        "code": fault.code,
+        "class": str(fault.fault_class),
+        "severity": str(fault.severity),
+        "action": str(fault.action),
+        "reason": fault.reason,
+        "pci": fault.pci,
+        "gpu": fault.gpu_index,
+        "serial": fault.gpu_serial,
+        "count": fault.count,
+        "since": fault.first_seen or None,
+        "line": fault.line,
+        "injected": fault.injected,
+    }
