@@ -125,10 +125,13 @@ def logs(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def exec(context: typer.Context, node: Node, name: Name = None) -> None:
-    """Runs a program inside a node: `everstep lab exec gpu-1 -- crictl ps`. A shell without one."""
+    """Runs a program inside a node: `everstep lab exec gpu-1 -- everstep check`. A shell without one."""
+    from everstep.lab.nodes import NODE_ENVIRONMENT
+
     lab = _find(name)
     argv = lab.inside(node, *(context.args or ["bash"]))
-    os.environ["PATH"] = lab.environment["PATH"]
+    own_programs = os.path.dirname(sys.executable)
+    os.environ.update(NODE_ENVIRONMENT, PATH=f"{lab.environment['PATH']}:{own_programs}")
     os.execvp(argv[0], argv)
 
 

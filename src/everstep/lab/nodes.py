@@ -19,6 +19,8 @@ from everstep.lab.layout import CONTROL, NODE_MAX_PODS, SERVICE_DNS, Addresses, 
 
 _INIT = Path(__file__).with_name("init.py")
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+# Where programs inside a node find its own hardware: the host's /dev/kmsg is not the node's.
+NODE_ENVIRONMENT = {"EVERSTEP_KMSG": "/run/everstep/kmsg", "EVERSTEP_SIMULATED_GPUS": "/run/everstep/gpus.json"}
 
 
 @dataclass(frozen=True)

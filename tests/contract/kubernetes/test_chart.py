@@ -70,6 +70,19 @@ def test_only_the_agent_that_reads_a_device_is_privileged(helm: Path) -> None:
         assert context["readOnlyRootFilesystem"]
 
 
+def test_a_check_in_the_agents_container_goes_by_the_agents_settings(helm: Path) -> None:
+    agent = container(one(rendered(helm, *LAB, "agent.allowInjected=true"), "DaemonSet", "everstep-agent"))
+    environment = {each["name"]: each.get("value") for each in agent["env"]}
+    assert {
+        f"--kmsg={environment['EVERSTEP_KMSG']}",
+        f"--simulated-gpus={environment['EVERSTEP_SIMULATED_GPUS']}",
+    } <= set(agent["args"])
+    assert environment["EVERSTEP_ALLOW_INJECTED"] == "true"
+    on_a_node = container(one(rendered(helm), "DaemonSet", "everstep-agent"))["env"]
+    assert {"name": "EVERSTEP_KMSG", "value": "/dev/kmsg"} in on_a_node
+    assert not [each for each in on_a_node if each["name"] in ("EVERSTEP_SIMULATED_GPUS", "EVERSTEP_ALLOW_INJECTED")]
+
+
 def test_every_mount_of_the_node_is_read_only(helm: Path) -> None:
     agent = one(rendered(helm, *LAB), "DaemonSet", "everstep-agent")
     assert all(mount["readOnly"] for mount in container(agent)["volumeMounts"])

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
+from everstep.adapters.gpu.kmsg import KernelLogFile
 from everstep.apps.check import questions as questioning
 from everstep.apps.check.__main__ import main
 from everstep.apps.check.asking import ask
@@ -211,7 +212,7 @@ async def refuses() -> Sequence[Evidence]:
 
 
 def asked(tmp_path: Path, *sources: Source, deadline: float = 5.0) -> Report:
-    parts = Sources(log_of(tmp_path, "hello"), Driver(), sources)
+    parts = Sources(KernelLogFile(log_of(tmp_path, "hello")), Driver(), sources)
     answers = ask(questions(parts, Rules(CATALOG, patience=deadline / 2)), deadline)
     findings = tuple(finding(answer) for answer in answers)
     return Report(in_all(findings), findings)
@@ -254,7 +255,7 @@ def test_nothing_asked_is_not_fit() -> None:
 
 
 def test_names_of_sources(tmp_path: Path) -> None:
-    parts = Sources(log_of(tmp_path, "hello"), Driver(), (Source("NVML", well),))
+    parts = Sources(KernelLogFile(log_of(tmp_path, "hello")), Driver(), (Source("NVML", well),))
     assert list(questions(parts, Rules(CATALOG), ["nvml", "Kernel-Log"])) == ["kernel log", "NVML"]
     with pytest.raises(InvalidInput, match="'dcgm' on this node; it has kernel log, GPUs, NVML"):
         questions(parts, Rules(CATALOG), ["dcgm"])

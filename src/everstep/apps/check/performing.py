@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.adapters.gpu.catalog_files import catalog_with
+from everstep.adapters.gpu.kmsg import KernelLogFile
 from everstep.adapters.gpu.simulated import SimulatedGpus
 from everstep.apps.check.asking import ask
 from everstep.apps.check.questions import Rules, Sources, questions
@@ -111,7 +112,8 @@ def perform(request: Request) -> Report:
 def local_sources(request: Request) -> Sources:
     """What this node has."""
     return Sources(
-        request.kernel_log, SimulatedGpus(request.simulated_gpus) if request.simulated_gpus else NoGpuReader()
+        KernelLogFile(request.kernel_log),
+        SimulatedGpus(request.simulated_gpus) if request.simulated_gpus else NoGpuReader(),
     )
 
 

@@ -7,9 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from everstep.adapters.gpu.kmsg import open_kernel_log
 from everstep.apps.check.asking import Question
 from everstep.core.boot_log import Boot, BootLog, remark, standing, with_records
 from everstep.core.diagnosis import accuses, placed, unwell
@@ -17,7 +15,7 @@ from everstep.core.errors import InvalidInput
 from everstep.core.fault_catalog import Catalog
 from everstep.core.health import Evidence, Gpu
 from everstep.core.node_check import Answer, faults_of
-from everstep.ports import GpuReader, StateSource
+from everstep.ports import GpuReader, LineSource, StateSource
 
 KERNEL_LOG, GPUS = "kernel log", "GPUs"
 AGAIN_AFTER = 0.5  # seconds from a reading that accuses the node to the one that has to confirm it
@@ -27,7 +25,7 @@ AGAIN_AFTER = 0.5  # seconds from a reading that accuses the node to the one tha
 class Sources:
     """What this node has."""
 
-    kernel_log: Path
+    kernel_log: LineSource
     gpus: GpuReader
     states: Sequence[StateSource] = ()
 
@@ -140,7 +138,7 @@ async def _confirmed(source: StateSource, catalog: Catalog, board: Board) -> Ans
 
 def _kernel_log(sources: Sources, rules: Rules, board: Board) -> Callable[[], Awaitable[Answer]]:
     async def question() -> Answer:
-        reader = open_kernel_log(sources.kernel_log)  # first: what cannot be opened need not wait for the others
+        reader = await sources.kernel_log.open()  # first: what cannot be opened need not wait for the others
         try:
             passed = board.complete(rules.patience)
             now = time.time()
