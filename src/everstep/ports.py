@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from everstep.core.cluster_state import NodeView, PodView
+from everstep.core.cluster_state import NodeCondition, NodeView, PodView
 from everstep.core.errors import Unreachable
 from everstep.core.health import Evidence, Gpu, NodeReport
 from everstep.core.machine_state import Operation, OperationState
@@ -72,6 +72,11 @@ class Cluster(Protocol):
     async def leave_pool(self, node: str, remediation: str) -> None:
         """Takes a node out of its pool: pool label off, spare label and claim too (a spare that failed its checks),
         out-of-service label with the remediation's name on. A node that is already out of service stays as it is."""
+        ...
+
+    async def set_condition(self, node: str, uid: str, condition: NodeCondition) -> None:
+        """Writes one condition of a node's status; the others stay as they are. Conflict when the node's uid is
+        another one by now."""
         ...
 
     async def event(self, kind: str, name: str, reason: str, message: str, namespace: str = "") -> None:

@@ -15,11 +15,30 @@ GPU_RESOURCE = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
+class NodeCondition:
+    """One entry of a node's ``.status.conditions``, whoever wrote it.
+
+    Attributes:
+        status: ``True``, ``False`` or ``Unknown``.
+        reason: one word in CamelCase.
+        message: one sentence.
+        since: Unix seconds of its last transition; 0.0 when it does not say.
+    """
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """One Kubernetes node.
 
     Attributes:
         taints: keys of its taints.
+        conditions: all of them, Ready too.
         ready: ``True``/``False`` as the node says; None when the cluster does not know (``Unknown``).
         gpus_allocatable: healthy GPUs that the device plugin offers.
         gpus_capacity: GPUs that the device plugin knows.
@@ -38,6 +57,10 @@ class NodeView:
     gpus_allocatable: int = 0
     gpus_capacity: int = 0
     created: float = 0.0
+    conditions: tuple[NodeCondition, ...] = ()
+
+    def condition(self, type_: str) -> NodeCondition | None:
+        return next((each for each in self.conditions if each.type == type_), None)
 
     @property
     def pool(self) -> str | None:

@@ -10,6 +10,7 @@ from everstep.core.errors import Conflict, EverstepError, RetryLater
 from everstep.engine.leader import Leadership
 from everstep.engine.queue import WorkQueue
 from everstep.engine.reconcile import Fenced, Reconciler
+from everstep.engine.verdicts import Verdicts
 from everstep.engine.world import World
 from everstep.ports import Changes
 
@@ -28,14 +29,17 @@ class Controller:
         self._leadership = leadership
         self._queue = WorkQueue(world.clock)
         self._reconciler = Reconciler(world, lambda: leadership.leading, self._queue.add)
+        self._verdicts = Verdicts(world, lambda: leadership.leading)
         self._open: set[str] = set()
         changes.subscribe(self._hint)
+        changes.subscribe(self._verdicts.hint)
 
     async def run(self) -> None:
         """Leads when it may, stands by when it may not."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._leadership.run())
             tasks.create_task(self._take_over())
+            tasks.create_task(self._verdicts.run())
             for _ in range(WORKERS):
                 tasks.create_task(self._work())
 

@@ -10,6 +10,7 @@ from everstep.core.cluster_state import (
     POOL_LABEL,
     SPARE_LABEL,
     SPARE_TAINT,
+    NodeCondition,
     NodeView,
     PodView,
 )
@@ -24,12 +25,14 @@ class FakeCluster:
     Attributes:
         reachable: False makes every call raise Unreachable.
         events: (kind, name, reason, message) of every Event.
+        conditions_written: how often a condition of a node was written.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.reachable = True
         self.events: list[tuple[str, str, str, str]] = []
+        self.conditions_written = 0
 
     async def nodes(self) -> Sequence[NodeView]:
         self._ask()
@@ -98,6 +101,13 @@ class FakeCluster:
             leaving.labels.pop(gone, None)
         leaving.annotations.pop(CLAIM_ANNOTATION, None)
         leaving.labels[OUT_OF_SERVICE_LABEL] = remediation
+
+    async def set_condition(self, node: str, uid: str, condition: NodeCondition) -> None:
+        found = self._node(node)
+        if found.uid != uid:
+            raise Conflict(f"node {node} is another one by now")
+        self.conditions_written += 1
+        found.conditions[condition.type] = condition
 
     async def event(self, kind: str, name: str, reason: str, message: str, namespace: str = "") -> None:
         self._ask()

@@ -19,6 +19,7 @@ from everstep.core.cluster_state import (
     POOL_LABEL,
     SPARE_LABEL,
     SPARE_TAINT,
+    NodeCondition,
     NodeView,
     PodView,
 )
@@ -234,6 +235,28 @@ class KubernetesContract:
             await eventually(world, told, "the report")
             found = (await world.cluster.reports())[name]
             assert (found.verdict, found.boot_id, found.faults) == (said.verdict, said.boot_id, said.faults)
+
+        self.check(test)
+
+    def test_one_condition_of_a_node_is_written_and_the_others_stay(self) -> None:
+        async def test(world: KubernetesWorld) -> None:
+            name = await in_service(world)
+            uid = (await node_of(world, name)).uid
+            other = NodeCondition("Other", "True", "Said", "by somebody else", 1_790_000_000.0)
+            first = NodeCondition("EverstepHealthy", "True", "NoFault", "2 GPUs answer", 1_790_000_000.0)
+            second = replace(first, status="False", reason="Xid79", message="a GPU is gone", since=1_790_000_060.0)
+            for condition in (other, first, second):
+                await world.cluster.set_condition(name, uid, condition)
+
+            async def shown() -> bool:
+                return (await node_of(world, name)).condition("EverstepHealthy") == second
+
+            await eventually(world, shown, "the condition")
+            assert (await node_of(world, name)).condition("Other") == other
+            with pytest.raises(Conflict):
+                await world.cluster.set_condition(name, "another-uid", first)
+            with pytest.raises(NotFound):
+                await world.cluster.set_condition(world.prefix + "nobody", uid, first)
 
         self.check(test)
 

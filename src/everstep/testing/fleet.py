@@ -15,6 +15,7 @@ from everstep.core.cluster_state import (
     POOL_LABEL,
     SPARE_LABEL,
     SPARE_TAINT,
+    NodeCondition,
     NodeView,
     PodView,
 )
@@ -51,6 +52,7 @@ class FleetNode:
     worker: bool = False
     worker_planned: bool = False
     retired: int = 0
+    conditions: dict[str, NodeCondition] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -148,6 +150,7 @@ class Fleet:
             taints=node.taints,
             gpus_allocatable=node.gpus - node.lost_gpus,
             gpus_capacity=node.gpus,
+            conditions=tuple(node.conditions.values()),
         )
 
     def report(self, node: FleetNode) -> NodeReport:

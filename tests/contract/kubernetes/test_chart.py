@@ -114,6 +114,26 @@ def test_the_controller_speaks_to_gateways_with_a_token_for_them_alone(helm: Pat
     assert volume["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "slurm-gateway.everstep.io"
 
 
+def test_the_controller_may_show_a_verdict_and_may_not_give_one(api: ApiServer) -> None:
+    roles = [each for each in rendered(api.binaries) if each["metadata"]["name"] == "everstep-controller"]
+    wanted = [each for each in roles if each["kind"].startswith("ClusterRole")]
+    api.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": wanted}))
+    user = "system:serviceaccount:everstep-system:everstep-controller"
+
+    def may(verb: str, resource: str, group: str = "") -> bool:
+        name, _, part = resource.partition("/")
+        what = {"verb": verb, "resource": name, "subresource": part, "group": group}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+        asked = json.dumps({**review, "spec": {"user": user, "resourceAttributes": what}})
+        return bool(json.loads(api.kubectl("create", "-o", "json", "-f", "-", text=asked))["status"]["allowed"])
+
+    assert may("patch", "nodes/status")
+    assert not may("update", "nodes/status")
+    assert not may("delete", "nodes")
+    for verb in ("create", "update", "patch", "delete"):
+        assert not may(verb, "nodehealths", "everstep.io"), "only a node's own agent speaks for it"
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import time
 from typing import Any
 
 import msgspec
 
 from everstep.adapters.kube.caches import HEARTBEAT_NAMESPACE, NODES, Caches
 from everstep.adapters.kube.events import About, Named, Recorder
+from everstep.adapters.kube.mirror import moment
 from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.kube.wire import ObjectMeta
 from everstep.core.cluster_state import (
@@ -18,13 +20,15 @@ from everstep.core.cluster_state import (
     POOL_LABEL,
     SPARE_LABEL,
     SPARE_TAINT,
+    NodeCondition,
     NodeView,
     PodView,
 )
-from everstep.core.errors import Conflict, NotFound, Unreadable
+from everstep.core.errors import Conflict, InvalidInput, NotFound, Unreadable
 from everstep.core.health import NodeReport, Verdict
 
-WARNINGS = frozenset({"Detected"})  # the other steps are the heal going well
+# Of the steps of a heal, the detection alone; of a node's verdict, everything that is not healthy.
+WARNINGS = frozenset({"Detected", "EverstepFaulty", "EverstepUnknown"})
 WRITE_ATTEMPTS = 4  # a kubelet may write its node between our read and our write; reading again settles it
 
 
@@ -162,6 +166,24 @@ class KubeCluster:
             }
 
         await self._change(node, leave)
+
+    async def set_condition(self, node: str, uid: str, condition: NodeCondition) -> None:
+        now = moment(time())
+        entry = {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": moment(condition.since) if condition.since else now,
+            "lastHeartbeatTime": now,
+        }
+        try:
+            body = {"metadata": {"uid": uid}, "status": {"conditions": [entry]}}
+            await self._verbs.strategic(f"{NODES}/{node}/status", body)
+        except InvalidInput as why:
+            if "metadata.uid" in str(why):  # of a patch, the API server calls it an immutable field, not a conflict
+                raise Conflict(f"node {node} is another one by now") from why
+            raise
 
     async def event(self, kind: str, name: str, reason: str, message: str, namespace: str = "") -> None:
         about = About(kind, name, namespace, self._known_uid(kind, name))

@@ -14,6 +14,7 @@ from everstep.core.errors import Conflict, EverstepError, InvalidInput, NotFound
 FIELD_MANAGER = "everstep"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 
 T = TypeVar("T")
 
@@ -62,6 +63,10 @@ class Verbs:
     async def merge(self, path: str, body: Any) -> bytes:
         """JSON merge patch; with ``metadata.resourceVersion`` in the body it carries that precondition."""
         return await self.send("PATCH", path, body, content_type=MERGE)
+
+    async def strategic(self, path: str, body: Any) -> bytes:
+        """Strategic merge patch, for kinds of Kubernetes itself: of a list with keys, only the named entries change."""
+        return await self.send("PATCH", path, body, content_type=STRATEGIC)
 
     async def apply(self, path: str, body: Any, manager: str = FIELD_MANAGER) -> bytes:
         """Server-side apply: creates the object or takes over the named fields."""

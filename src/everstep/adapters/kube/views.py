@@ -12,6 +12,7 @@ from everstep.adapters.kube.mirror import to_core
 from everstep.adapters.kube.wire import ObjectMeta
 from everstep.api.node_health import NodeHealthStatus
 from everstep.core.cluster_state import GPU_RESOURCE, NodeView, PodView
+from everstep.core.cluster_state import NodeCondition as CoreCondition
 from everstep.core.errors import Unreadable
 from everstep.core.health import NodeReport
 
@@ -29,9 +30,12 @@ class NodeSpec(msgspec.Struct, frozen=True):
     taints: list[Taint] = []
 
 
-class NodeCondition(msgspec.Struct, frozen=True):
+class NodeCondition(msgspec.Struct, frozen=True, rename="camel"):
     type: str
     status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -115,6 +119,10 @@ def node_view(node: Node) -> NodeView:
         gpus_allocatable=_count(node.status.allocatable),
         gpus_capacity=_count(node.status.capacity),
         created=seconds(node.metadata.creation_timestamp),
+        conditions=tuple(
+            CoreCondition(each.type, each.status, each.reason, each.message, seconds(each.last_transition_time))
+            for each in node.status.conditions
+        ),
     )
 
 

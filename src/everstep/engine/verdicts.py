@@ -1,0 +1,148 @@
+"""Shows the agents' verdicts as a condition of each node, with an Event when the verdict changes.
+
+Level-triggered: what a node shows is compared with what it ought to show, and only a difference is written. So many
+differences at once (a first start on a large fleet, an API server that comes back) are written at a bounded rate,
+nodes that are not well first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from everstep.core.cluster_state import NodeCondition, NodeView
+from everstep.core.errors import EverstepError
+from everstep.core.node_verdict import HEALTHY, SILENT, SILENT_AFTER, verdict_condition
+from everstep.engine.observe import within
+from everstep.engine.queue import WorkQueue
+from everstep.engine.world import World
+
+log = structlog.get_logger(__name__)
+
+ALL, HINTED = "/all", "/hinted"
+LOOK_EVERY = 5.0  # over all nodes: nothing but time tells that an agent has fallen silent
+PAUSE = 0.02  # between two writes: 50 a second, a tenth of the heartbeats of 5,000 agents
+BATCH = 25  # writes before the caches are read again and what changed meanwhile has its turn
+ECHO = 5.0  # for a write of ours to come back by the watch
+_EVENTS = {"True": "EverstepHealthy", "False": "EverstepFaulty", "Unknown": "EverstepUnknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    node: NodeView
+    before: NodeCondition | None
+    wanted: NodeCondition
+
+
+class Verdicts:
+    """Runs beside the heals, in the controller that leads.
+
+    Args:
+        may_act: asked before every write.
+    """
+
+    def __init__(self, world: World, may_act: Callable[[], bool]) -> None:
+        self._world = world
+        self._may_act = may_act
+        self._queue = WorkQueue(world.clock)
+        self._hinted: dict[str, None] = {}
+        self._rest: dict[str, None] = {}
+        self._said: dict[str, tuple[str, NodeCondition, float]] = {}
+        self._looking_since: float | None = None
+
+    def hint(self, kind: str, name: str) -> None:
+        """Something about this node changed."""
+        if kind in ("Node", "NodeHealth"):
+            self._hinted[name] = None
+            self._queue.add(HINTED)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._queue.add(ALL)
+        while True:
+            name = await self._queue.get()
+            try:
+                await self._turn(name)
+            except EverstepError as error:
+                log.warning("verdicts are not shown now", error=str(error))
+                self._looking_since = None
+                self._queue.add_after(ALL, 1.0)
+            except Exception:
+                log.exception("verdicts could not be shown, in an unforeseen way")
+                self._queue.add_after(ALL, LOOK_EVERY)
+            finally:
+                self._queue.done(name)
+
+    async def _turn(self, name: str) -> None:
+        if not self._may_act():
+            self._hinted.clear()
+            self._rest.clear()
+            self._queue.add_after(ALL, 1.0)
+            return
+        if name == ALL:
+            self._queue.add_after(ALL, LOOK_EVERY)
+        names, self._hinted = self._hinted, {}
+        if not names:
+            names, self._rest = self._rest, {}
+        await self.show(None if name == ALL else names)
+
+    async def show(self, names: Iterable[str] | None = None) -> None:
+        """One comparison, of all nodes or of those named, and up to ``BATCH`` writes. Raises RetryLater."""
+        world = self._world
+        nodes, reports = await asyncio.gather(within(world.cluster.nodes()), within(world.cluster.reports()))
+        now = world.clock.now()
+        if self._looking_since is None:
+            self._looking_since = now
+        asked = None if names is None else set(names)
+        looked = [node for node in nodes if asked is None or node.name in asked]
+        found = (self._change(now, node, verdict_condition(now, node, reports.get(node.name))) for node in looked)
+        changes = sorted((each for each in found if each), key=lambda change: change.wanted.status == "True")
+        for number, change in enumerate(changes):
+            if number == BATCH:
+                self._rest.update(dict.fromkeys(each.node.name for each in changes[number:]))
+                self._queue.add(HINTED)
+                return
+            if number:
+                await world.clock.sleep(PAUSE)
+            await self._write(change)
+        if asked is None:
+            self._said = {name: said for name, said in self._said.items() if now - said[2] < ECHO}
+
+    def _change(self, now: float, node: NodeView, wanted: NodeCondition | None) -> _Change | None:
+        if wanted is None:
+            return None
+        shown = node.condition(HEALTHY)
+        uid, said, at = self._said.get(node.name, ("", None, 0.0))
+        if said is not None and uid == node.uid and now - at < ECHO:
+            shown = said
+        if shown is not None and _same(shown, wanted):
+            return None
+        assert self._looking_since is not None
+        if wanted.reason == SILENT and now - self._looking_since < SILENT_AFTER:
+            return None  # whoever could not look for a while has missed heartbeats
+        if shown is not None and shown.status == wanted.status:
+            wanted = replace(wanted, since=shown.since)
+        return _Change(node, shown, wanted)
+
+    async def _write(self, change: _Change) -> None:
+        """A failure is met again by the next look."""
+        node, wanted = change.node, change.wanted
+        if not self._may_act():
+            return
+        try:
+            await within(self._world.cluster.set_condition(node.name, node.uid, wanted))
+            self._said[node.name] = (node.uid, wanted, self._world.clock.now())
+            before = change.before.status if change.before else "True"  # a new node that is well is no news
+            if before != wanted.status:
+                log.info("verdict", node=node.name, healthy=wanted.status, reason=wanted.message)
+                reason = _EVENTS[wanted.status]
+                await within(self._world.cluster.event("Node", node.name, reason, wanted.message or wanted.reason))
+        except EverstepError as error:
+            log.warning("the verdict of a node is not shown", node=node.name, error=str(error))
+
+
+def _same(shown: NodeCondition, wanted: NodeCondition) -> bool:
+    return (shown.status, shown.reason, shown.message) == (wanted.status, wanted.reason, wanted.message)
