@@ -1,0 +1,166 @@
+"""The agents that stand side by side: how each is started, stopped and listened to."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tests.contract.kubernetes.api_server import ApiServer, free_port
+
+from beside.kernel_log import KernelWriter
+from beside.lines import FAMILIES, XID, probe
+from beside.reports import NodeHealthReports, OutputReports, Reports
+
+NODE = "bench"
+_STARTS_WITHIN = 60.0  # seconds
+_WAKE_EVERY = 1.0  # seconds between two lines that a starting peer should report
+_STOPS_WITHIN = 10.0
+_boots = itertools.count(1)
+
+
+class Agent(Protocol):
+    """One agent under measurement. Between ``start`` and ``stop`` the other attributes stand."""
+
+    name: str
+    family: str  # of the probes that it reports
+    pid: int
+    reports: Reports
+
+    def version(self) -> str: ...
+
+    def start(self, writer: KernelWriter) -> float:
+        """Starts it without any memory of earlier runs and waits until it reports; returns the seconds it took."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it; fine when it has not come up."""
+        ...
+
+
+def _spawn(command: Sequence[str], output: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    with output.open("wb") as file:
+        return subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOPS_WITHIN)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class Everstep:
+    """Our agent, which reads ``/dev/kmsg`` and eight simulated GPUs and writes to a real API server."""
+
+    def __init__(self, api: ApiServer, folder: Path, name: str = "everstep") -> None:
+        self.name = name
+        self.family = XID
+        self._api = api
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True)
+
+    def version(self) -> str:
+        done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+        return f"{done.stdout.strip() or 'unknown'}, Python {sys.version.split()[0]}"
+
+    def start(self, writer: KernelWriter) -> float:
+        self._api.kubectl("delete", "nodehealth", NODE, "--ignore-not-found")
+        gpus = [
+            {"index": index, "uuid": f"GPU-{index}", "serial": f"165000{index}", "pci": f"0000:{0x20 + index:02x}:00"}
+            for index in range(8)
+        ]
+        state = self._folder / "gpus.json"
+        state.write_text(json.dumps({"boot_id": f"boot-{next(_boots)}", "gpus": gpus}))
+        authority = self._api.root / "certs" / "apiserver.crt"
+        server = f"https://127.0.0.1:{self._api.port}"
+        self.reports: Reports
+        self.reports = health = NodeHealthReports(server, self._api.token, authority, NODE)
+        command = [sys.executable, "-m", "everstep.apps.agent", "--node", NODE, "--allow-injected"]
+        command += ["--simulated-gpus", str(state), "--kubeconfig", str(self._api.kubeconfig)]
+        began = time.monotonic()
+        self._process = _spawn(command, self._folder / "output.log", dict(os.environ))
+        self.pid = self._process.pid
+        verdict = health.wait_verdict(_STARTS_WITHIN)
+        if verdict != "Healthy":
+            log = (self._folder / "output.log").read_text()[-800:]
+            raise SystemExit(f"the agent starts with the verdict {verdict}, not Healthy; it says:\n{log}")
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        if self._process is not None:
+            _end(self._process)
+            self._process = None
+            self.reports.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCommand:
+    """How a peer is run: its command with placeholders, and the pattern of the output lines that are its reports."""
+
+    name: str
+    command: str
+    says: str
+
+
+class Peer:
+    """Another agent, run as its users would run it, and listened to by its own output."""
+
+    def __init__(self, how: PeerCommand, api: ApiServer, folder: Path) -> None:
+        self.name = how.name
+        self.family = XID
+        self._how = how
+        self._api = api
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True)
+
+    def version(self) -> str:
+        """What the program answers to ``--version``; its first line."""
+        words = [word for word in shlex.split(self._how.command) if word != "env" and "=" not in word.split("/")[0]]
+        done = subprocess.run([words[0], "--version"], capture_output=True, text=True, check=False, timeout=30)
+        return (done.stdout + done.stderr).strip().partition("\n")[0]
+
+    def start(self, writer: KernelWriter) -> float:
+        state = self._folder / f"state-{next(_boots)}"
+        state.mkdir()
+        places = {
+            "folder": str(state), "port": free_port(), "other_port": free_port(), "node": NODE,
+            "kubeconfig": str(self._api.kubeconfig), "server": f"https://127.0.0.1:{self._api.port}",
+        }  # fmt: skip
+        output = self._folder / "output.log"
+        output.touch()
+        self.reports: Reports = OutputReports(output, self._how.says)
+        began = time.monotonic()
+        self._process = _spawn(
+            shlex.split(self._how.command.format(**places)), output, dict(os.environ, NODE_NAME=NODE)
+        )
+        self.pid = self._process.pid
+        while (seconds := time.monotonic() - began) < _STARTS_WITHIN:
+            if self._process.poll() is not None:
+                raise SystemExit(f"{self.name} ended; it says:\n{output.read_text(errors='replace')[-800:]}")
+            for family in FAMILIES:
+                wake = probe(family, int(seconds))
+                writer.write(wake.line)
+                if self.reports.wait(wake.marker, _WAKE_EVERY / len(FAMILIES)) is not None:
+                    self.family = family
+                    self.reports.skip()
+                    return seconds
+        raise SystemExit(f"{self.name} has reported neither an XID nor a hung task within {_STARTS_WITHIN:.0f} s")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            _end(self._process)
+            self._process = None
+            self.reports.close()
