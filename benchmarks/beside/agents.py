@@ -83,10 +83,8 @@ class Everstep:
         ]
         state = self._folder / "gpus.json"
         state.write_text(json.dumps({"boot_id": f"boot-{next(_boots)}", "gpus": gpus}))
-        authority = self._api.root / "certs" / "apiserver.crt"
-        server = f"https://127.0.0.1:{self._api.port}"
         self.reports: Reports
-        self.reports = health = NodeHealthReports(server, self._api.token, authority, NODE)
+        self.reports = health = NodeHealthReports(self._api.kubeconfig, NODE)
         command = [sys.executable, "-m", "everstep.apps.agent", "--node", NODE, "--allow-injected"]
         command += ["--simulated-gpus", str(state), "--kubeconfig", str(self._api.kubeconfig)]
         began = time.monotonic()

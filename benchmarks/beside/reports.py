@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 import threading
 import time
 from collections import deque
@@ -15,6 +14,7 @@ import httpx2
 import msgspec
 
 from beside.lines import PROBE_NUMBER
+from everstep.adapters.kube.kubeconfig import read
 
 _LOOK = 0.0005  # seconds between two looks at an agent's output while a report is awaited
 
@@ -121,16 +121,16 @@ class _Event(msgspec.Struct):
 class NodeHealthReports:
     """Faults that are new or changed in a NodeHealth, as a watcher of the API server sees them."""
 
-    def __init__(self, server: str, token: str, authority: Path, node: str) -> None:
+    def __init__(self, kubeconfig: Path, node: str) -> None:
+        server, trust, auth = read(kubeconfig)
         self.names_lines = True
         self.verdict = ""
         self._said = deque[Report]()
         self._news = threading.Condition()
         self._known: dict[str, _Fault] = {}
         self._http = httpx2.Client(
-            base_url=server, trust_env=False, headers={"Authorization": f"Bearer {token}"},
-            verify=ssl.create_default_context(cafile=str(authority)), timeout=httpx2.Timeout(10.0, read=None),
-        )  # fmt: skip
+            base_url=server, trust_env=False, verify=trust, auth=auth, timeout=httpx2.Timeout(10.0, read=None)
+        )
         self._params = {"watch": "1", "fieldSelector": f"metadata.name={node}"}
         self._closed = False
         threading.Thread(target=self._follow, daemon=True).start()
