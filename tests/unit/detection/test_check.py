@@ -26,6 +26,7 @@ from everstep.apps.cli import app
 from everstep.core.errors import InvalidInput, Unreachable
 from everstep.core.health import Evidence, Gpu
 from everstep.core.node_check import Answer, Fitness, finding, in_all
+from everstep.ports import PartlyUnreachable
 
 CATALOG = shipped_catalog()
 BOOT = "3f0c2f6e-0000-4000-8000-000000000001"
@@ -189,6 +190,14 @@ async def broken() -> Sequence[Evidence]:
     return [Evidence("host", "gpu_remap_failed", subject="GPU0")]
 
 
+async def tells_in_part() -> Sequence[Evidence]:
+    raise PartlyUnreachable("GPU 1 does not answer", await broken())
+
+
+async def asks_in_part() -> Sequence[Evidence]:
+    raise PartlyUnreachable("GPU 1 does not answer", [])
+
+
 async def hangs() -> Sequence[Evidence]:
     await asyncio.Event().wait()
     return []
@@ -247,6 +256,11 @@ def test_one_reading_alone_accuses_nobody(tmp_path: Path) -> None:
     assert asked(tmp_path, Source("NVML", broken, well)).exit_code == 0
     assert asked(tmp_path, Source("NVML", broken, broken)).exit_code == 1
     assert asked(tmp_path, Source("NVML", broken, refuses)).exit_code == 3
+
+
+def test_a_source_that_answers_in_part_counts_for_that_part(tmp_path: Path) -> None:
+    assert asked(tmp_path, Source("NVML", tells_in_part, tells_in_part)).exit_code == 1
+    assert asked(tmp_path, Source("NVML", asks_in_part)).exit_code == 3
 
 
 def test_nothing_asked_is_not_fit() -> None:

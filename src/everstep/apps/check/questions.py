@@ -15,7 +15,7 @@ from everstep.core.errors import InvalidInput
 from everstep.core.fault_catalog import Catalog
 from everstep.core.health import Evidence, Gpu
 from everstep.core.node_check import Answer, faults_of
-from everstep.ports import GpuReader, LineSource, StateSource
+from everstep.ports import GpuReader, LineSource, PartlyUnreachable, StateSource
 
 KERNEL_LOG, GPUS = "kernel log", "GPUs"
 AGAIN_AFTER = 0.5  # seconds from a reading that accuses the node to the one that has to confirm it
@@ -116,7 +116,7 @@ def _state(source: StateSource, catalog: Catalog, board: Board) -> Question:
         passed = False
         try:
             answer = await _confirmed(source, catalog, board)
-            passed = not any(map(accuses, answer.faults))
+            passed = answer.problem is None and not any(map(accuses, answer.faults))
         finally:
             board.post(source.name, passed=passed)
         return answer
@@ -126,14 +126,23 @@ def _state(source: StateSource, catalog: Catalog, board: Board) -> Question:
 
 async def _confirmed(source: StateSource, catalog: Catalog, board: Board) -> Answer:
     """One reading. Where it accuses the node, the next has to say the same: a driver that was just busy will not."""
-    found = faults_of(catalog, await source.read())
+    reading, problem = await _reading(source)
+    found = faults_of(catalog, reading)
     if any(map(accuses, found)):
         await asyncio.sleep(AGAIN_AFTER)
         before = {fault.key for fault in found}
-        again = faults_of(catalog, await source.read())
-        found = tuple(fault for fault in again if fault.key in before or not accuses(fault))
+        reading, problem = await _reading(source)
+        found = tuple(fault for fault in faults_of(catalog, reading) if fault.key in before or not accuses(fault))
     remark = f"{len(board.gpus)} GPUs answer" if source.name == GPUS else ""
-    return Answer(source.name, tuple(placed(fault, board.gpus) for fault in found), remark=remark)
+    return Answer(source.name, tuple(placed(fault, board.gpus) for fault in found), problem, remark)
+
+
+async def _reading(source: StateSource) -> tuple[Sequence[Evidence], str | None]:
+    """What is wrong, and why some of the source could not be asked, if so."""
+    try:
+        return await source.read(), None
+    except PartlyUnreachable as why:
+        return why.evidence, str(why)
 
 
 def _kernel_log(sources: Sources, rules: Rules, board: Board) -> Callable[[], Awaitable[Answer]]:
