@@ -93,8 +93,12 @@ class OperationMark(msgspec.Struct, rename="camel", omit_defaults=True):
     id: Annotated[str, doc("Id under which the provider knows the operation.")]
     machine: Annotated[str, doc("Machine that it is about.")]
     marked_at: Annotated[Moment, doc("When the mark was written.")]
-    state: Annotated[str, doc("What the provider last said: accepted, running, done or failed.")] = ""
+    state: Annotated[
+        str, doc("What the provider last said: accepted, running, done or failed; unknown when nobody could tell.")
+    ] = ""
     acknowledged_at: Annotated[Moment | None, doc("When the provider first said that it knows the operation.")] = None
+    ended_at: Annotated[Moment | None, doc("When it was seen to have ended, or asking was given up.")] = None
+    message: Annotated[str, doc("What the provider said about its end.")] = ""
 
 
 class Durations(msgspec.Struct, omit_defaults=True):

@@ -29,7 +29,10 @@ def hand_over(draft: Draft) -> None:
     seen = draft.seen.operation
     if seen.asked and seen.operation is not None:
         state = seen.operation.state
-        draft.status = replace(draft.status, operation=replace(mark, state=state.value, acknowledged_at=draft.now))
+        known = replace(mark, state=state.value, acknowledged_at=draft.now)
+        if state.ended:
+            known = replace(known, ended_at=draft.now, message=seen.operation.message)
+        draft.status = replace(draft.status, operation=known)
         if state is OperationState.FAILED:
             draft.stuck(
                 f"the provider could not take machine {mark.machine}: {seen.operation.message or 'no reason given'}"

@@ -12,6 +12,10 @@ class OperationState(StrEnum):
     DONE = "done"
     FAILED = "failed"
 
+    @property
+    def ended(self) -> bool:
+        return self in (OperationState.DONE, OperationState.FAILED)
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:

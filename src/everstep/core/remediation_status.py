@@ -161,8 +161,10 @@ class OperationMark:
     """The dispatch mark of the one irreversible act, written before it.
 
     Attributes:
-        state: what the provider last said, "" before it said anything.
+        state: what the provider last said, "" before it said anything; "unknown" when nobody could tell how it ended.
         acknowledged_at: when the provider first said that it knows the operation.
+        ended_at: when it was seen to have ended, or asking was given up; absent while the repair goes on.
+        message: what the provider said about its end.
     """
 
     id: str
@@ -170,6 +172,8 @@ class OperationMark:
     marked_at: float
     state: str = ""
     acknowledged_at: float | None = None
+    ended_at: float | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from everstep.core.errors import Conflict, EverstepError, RetryLater
+from everstep.engine.aftercare import Aftercare
 from everstep.engine.leader import Leadership
 from everstep.engine.queue import WorkQueue
 from everstep.engine.reconcile import Fenced, Reconciler
@@ -30,6 +32,8 @@ class Controller:
         self._queue = WorkQueue(world.clock)
         self._reconciler = Reconciler(world, lambda: leadership.leading, self._queue.add)
         self._verdicts = Verdicts(world, lambda: leadership.leading)
+        self._aftercare = Aftercare(world, lambda: leadership.leading)
+        self._repairs = WorkQueue(world.clock)  # a queue and a worker of its own: no heal waits for a provider
         self._open: set[str] = set()
         changes.subscribe(self._hint)
         changes.subscribe(self._verdicts.hint)
@@ -41,12 +45,14 @@ class Controller:
             tasks.create_task(self._take_over())
             tasks.create_task(self._verdicts.run())
             for _ in range(WORKERS):
-                tasks.create_task(self._work())
+                tasks.create_task(self._work(self._queue, self._pass))
+            tasks.create_task(self._work(self._repairs, self._follow_repair))
 
     def _hint(self, kind: str, name: str) -> None:
         """Something changed: a pass over what it may concern."""
         if kind == "Remediation":
             self._queue.add(name)
+            self._repairs.add(name)
             return
         if kind != "Pod":
             self._queue.add(INCIDENTS)
@@ -66,23 +72,39 @@ class Controller:
     async def _begin(self) -> bool:
         try:
             names = await self._reconciler.unfinished()
+            repairs = await self._aftercare.awaited()
         except EverstepError as error:
             log.error("what is unfinished could not be read; trying again", error=str(error))
             return False
         for name in (INCIDENTS, *names):
             self._queue.add(name)
+        for name in repairs:
+            self._repairs.add(name)
         return True
 
-    async def _work(self) -> None:
+    async def _work(self, queue: WorkQueue, work: Callable[[str], Awaitable[None]]) -> None:
         while True:
-            name = await self._queue.get()
+            name = await queue.get()
             try:
                 if self._leadership.leading:
-                    await self._pass(name)
+                    await work(name)
                 else:
-                    self._queue.add_after(name, STANDBY_EVERY)
+                    queue.add_after(name, STANDBY_EVERY)
             finally:
-                self._queue.done(name)
+                queue.done(name)
+
+    async def _follow_repair(self, name: str) -> None:
+        """One question about a repair; errors delay the next one."""
+        try:
+            again = await self._aftercare.follow(name)
+        except EverstepError as error:
+            log.info("repair not followed", name=name, error=str(error), seconds=self._repairs.failed(name))
+        except Exception:
+            log.exception("a repair could not be followed", name=name, seconds=self._repairs.failed(name))
+        else:
+            self._repairs.succeeded(name)
+            if again is not None:
+                self._repairs.add_after(name, again)
 
     async def _pass(self, name: str) -> None:
         """One pass; errors delay the next one and never end the controller."""

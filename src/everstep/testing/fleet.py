@@ -190,7 +190,11 @@ class Fleet:
             self.violations.append(f"machine {machine} was retired with pods on it")
         self.clock.plan(1.0, lambda: self.power_off(machine))
         if self.repair_seconds is not None:
-            self.clock.plan(self.repair_seconds, lambda: self.come_back(machine))
+            self.clock.plan(self.repair_seconds, lambda: self._repaired(operation, machine))
+
+    def _repaired(self, operation: str, machine: str) -> None:
+        self.operations[operation] = replace(self.operations[operation], state=OperationState.DONE)
+        self.come_back(machine)
 
     def out_of_service(self) -> list[str]:
         """Nodes that healing took out."""

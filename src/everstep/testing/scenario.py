@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from everstep.core.errors import Conflict, EverstepError
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Remediation
+from everstep.engine.aftercare import Aftercare
 from everstep.engine.reconcile import Reconciler
 from everstep.engine.world import World
 from everstep.testing.cluster import FakeCluster
@@ -22,6 +23,7 @@ from everstep.testing.storage import FakeRemediations
 from everstep.testing.virtual_clock import VirtualClock
 
 INCIDENTS = "/incidents"
+REPAIR = "/repair/"
 RESTART_SECONDS = 2.0
 CALL_SECONDS = 0.002
 
@@ -150,20 +152,14 @@ class Process:
         scenario = self._scenario
         self._life = Life(scenario.world, scenario.plan, scenario.watch, scenario.clock.plan, scenario.tick)
         self._reconciler = Reconciler(self._life.world, self._may_act, self.wake)
+        self._aftercare = Aftercare(self._life.world, self._may_act)
         self._started = False
         self._due = []
         self._at(INCIDENTS, RESTART_SECONDS)
 
     async def _pass(self, name: str) -> None:
         try:
-            if name == INCIDENTS:
-                if not self._started:
-                    for unfinished in await self._reconciler.unfinished():
-                        self._at(unfinished, 0.0)
-                    self._started = True
-                again: float | None = await self._reconciler.open_incidents()
-            else:
-                again = await self._reconciler.heal(name)
+            again = await self._work(name)
             await self._reconciler.deliveries.settle()
             if self._life.dead:
                 raise Crash(name)
@@ -174,6 +170,21 @@ class Process:
             again = 1.0
         if again is not None:
             self._at(name, max(again, 0.02))
+        elif not name.startswith(REPAIR):
+            self._at(REPAIR + name, 0.0)
+
+    async def _work(self, name: str) -> float | None:
+        if name.startswith(REPAIR):
+            return await self._aftercare.follow(name.removeprefix(REPAIR))
+        if name != INCIDENTS:
+            return await self._reconciler.heal(name)
+        if not self._started:
+            for unfinished in await self._reconciler.unfinished():
+                self._at(unfinished, 0.0)
+            for healed in await self._aftercare.awaited():
+                self._at(REPAIR + healed, 0.0)
+            self._started = True
+        return await self._reconciler.open_incidents()
 
     def _at(self, name: str, seconds: float) -> None:
         heapq.heappush(self._due, (self._scenario.clock.now() + seconds, name))
