@@ -17,7 +17,7 @@ from everstep.core.health import Evidence, Gpu, NodeReport
 from everstep.core.machine_state import Operation, OperationState
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Remediation, Spec, Status
-from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot
+from everstep.core.scheduler_state import JobProgress, SchedulerLook
 
 __all__ = [
     "Batch", "Changes", "Clock", "Cluster", "GpuReader", "KernelLog", "LeaderLease", "LineSource", "Notice", "Notifier",
@@ -87,8 +87,10 @@ class Cluster(Protocol):
 class Scheduler(Protocol):
     """Every Slurm cluster that Everstep looks after; ``cluster`` is ``namespace/name`` of its SlurmCluster."""
 
-    async def snapshots(self) -> Sequence[SchedulerSnapshot]:
-        """One fresh snapshot of each cluster; Unreachable when any of them could not be asked."""
+    async def snapshots(self) -> SchedulerLook:
+        """One fresh snapshot of each cluster that can be asked, and the name of each that cannot. One that does not
+        answer delays the others once, for seconds, and not on every look. Unreachable when nobody knows which
+        clusters there are."""
         ...
 
     async def progress(self, cluster: str, job: str, user: str) -> JobProgress: ...

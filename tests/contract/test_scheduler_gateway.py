@@ -203,7 +203,6 @@ def scripted(status: int, body: bytes) -> httpx2.MockTransport:
         (404, b"<html>not found</html>", Unreachable),
         (404, b'{"kind": "Status", "code": 404}', Unreachable),
         (200, b"<html>welcome</html>", Unreachable),
-        (200, b'{"cluster": "slurm/other", "version": "1", "taken_at": 1}', Unreachable),
         (502, b"", Unreachable),
         (302, b"", Unreachable),
         (404, b'{"error": {"kind": "not_found", "message": "Slurm does not know job 7"}}', NotFound),
@@ -217,13 +216,26 @@ def test_only_the_gateway_itself_can_say_that_something_is_not_there(
     async def whole() -> None:
         async with GatewayScheduler(lambda: [("slurm/main", URL)], lambda: "t", scripted(status, body)) as scheduler:
             with pytest.raises(error) as caught:
-                await scheduler.snapshots()
+                await scheduler.progress("slurm/main", "7", "alice")
             assert type(caught.value) is error
+            (silent,) = (await scheduler.snapshots()).silent
+            assert (silent.cluster, silent.why) == ("slurm/main", str(caught.value))
 
     asyncio.run(whole())
 
 
-def test_one_gateway_that_is_away_makes_the_whole_answer_unknown(door: Door) -> None:
+def test_a_gateway_of_another_cluster_is_not_believed() -> None:
+    async def whole() -> None:
+        answer = scripted(200, b'{"cluster": "slurm/other", "version": "1", "taken_at": 1}')
+        async with GatewayScheduler(lambda: [("slurm/main", URL)], lambda: "t", answer) as scheduler:
+            look = await scheduler.snapshots()
+            assert not look.answered
+            assert "belongs to Slurm cluster slurm/other" in look.silent[0].why
+
+    asyncio.run(whole())
+
+
+def test_one_gateway_that_is_away_is_named_and_the_others_answer(door: Door) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.host == "two":
             raise httpx2.ConnectError("connection refused")
@@ -231,8 +243,14 @@ def test_one_gateway_that_is_away_makes_the_whole_answer_unknown(door: Door) -> 
 
     async def whole() -> None:
         endpoints = [(door.world.cluster, "http://one"), ("slurm/two", "http://two")]
-        async with GatewayScheduler(lambda: endpoints, lambda: "t", httpx2.MockTransport(answer)) as scheduler:
-            with pytest.raises(Unreachable, match="slurm/two does not answer: connection refused"):
-                await scheduler.snapshots()
+        pools = {"slurm/two": ({"everstep.io/pool": "two"},)}
+        transport = httpx2.MockTransport(answer)
+        async with GatewayScheduler(lambda: endpoints, lambda: "t", transport, pools.get) as scheduler:
+            look = await scheduler.snapshots()
+            assert [each.cluster for each in look.answered] == [door.world.cluster]
+            (silent,) = look.silent
+            assert "slurm/two does not answer: connection refused" in silent.why
+            assert silent.may_hold("n1", {"everstep.io/pool": "two", "zone": "a"})
+            assert not silent.may_hold("n1", {"everstep.io/pool": "one"})
 
     asyncio.run(whole())

@@ -93,6 +93,7 @@ def test_a_stranger_and_a_token_for_another_door_are_turned_away(
     async def whole() -> None:
         async with GatewayScheduler(lambda: [(f"{NAMESPACE}/{NAME}", gateway)], lambda: token) as scheduler:
             with pytest.raises(Refused):
-                await scheduler.snapshots()
+                await scheduler.progress(f"{NAMESPACE}/{NAME}", "1", "ada")
+            assert not (await scheduler.snapshots()).answered
 
     asyncio.run(whole())

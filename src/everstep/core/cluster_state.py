@@ -11,6 +11,7 @@ SPARE_TAINT = "everstep.io/spare"
 CLAIM_ANNOTATION = "everstep.io/claimed-by"
 OUT_OF_SERVICE_LABEL = "everstep.io/out-of-service"
 OPT_OUT_LABEL = "everstep.io/do-not-replace"
+SLURM_CLUSTER_LABEL = "everstep.io/slurm-cluster"  # on every pod of a Slurm cluster that the operator runs
 GPU_RESOURCE = "nvidia.com/gpu"
 
 

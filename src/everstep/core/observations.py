@@ -55,7 +55,8 @@ class Observed:
     Attributes:
         node: None when Kubernetes says that there is no such node.
         pods: pods on the node; None when they could not be listed.
-        slurm: one snapshot of each Slurm cluster; None when any could not be asked (``slurm_error`` says why).
+        slurm: one snapshot of each Slurm cluster that answered; None when one could not be asked that may have jobs on
+            the node (``slurm_error`` says why).
         progress: by (cluster, job); a missing key means unknown, so far.
         spares: candidates by name, the taken one included.
         refusal: the last error of an action of this incident, "" when the last ones went well.

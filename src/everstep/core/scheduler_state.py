@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 # Base states in which a job holds, or still winds down on, its nodes.
 ACTIVE_JOB_STATES = frozenset(
@@ -97,6 +98,37 @@ class SchedulerSnapshot:
 
     def jobs_on(self, node: str) -> tuple[SlurmJob, ...]:
         return tuple(j for j in self.jobs if j.active and node in j.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class SilentCluster:
+    """A Slurm cluster that could not be asked, and what is known of its nodes all the same.
+
+    Attributes:
+        cluster: ``namespace/name`` of the SlurmCluster.
+        why: one sentence.
+        nodes: names of its nodes when it last answered; empty when it never did.
+        selectors: labels that the nodes of each of its pools carry; None when nobody knows, so any node may be its.
+    """
+
+    cluster: str
+    why: str
+    nodes: frozenset[str] = frozenset()
+    selectors: tuple[Mapping[str, str], ...] | None = None
+
+    def may_hold(self, node: str, labels: Mapping[str, str]) -> bool:
+        """Whether it may have jobs on the node."""
+        if self.selectors is None or node in self.nodes:
+            return True
+        return any(all(labels.get(key) == value for key, value in wanted.items()) for wanted in self.selectors)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLook:
+    """One look at every Slurm cluster: those that answered, each fresh, and those that could not be asked."""
+
+    answered: tuple[SchedulerSnapshot, ...] = ()
+    silent: tuple[SilentCluster, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)

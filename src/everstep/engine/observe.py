@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
 from everstep.core.admission import admit, failing_nodes
-from everstep.core.cluster_state import NodeView, PodView
+from everstep.core.cluster_state import POOL_LABEL, SLURM_CLUSTER_LABEL, NodeView, PodView
 from everstep.core.errors import EverstepError, Unreachable
 from everstep.core.health import NodeReport
 from everstep.core.incidents import mass_silence
 from everstep.core.observations import Admission, Observed, OperationSeen, Spare
 from everstep.core.policy import Mode, Policy
 from everstep.core.remediation_status import JobRecord, Remediation, Stage
-from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot
+from everstep.core.scheduler_state import JobProgress, SchedulerLook, SchedulerSnapshot
 from everstep.engine.world import World
 
 T = TypeVar("T")
@@ -36,14 +36,15 @@ async def observe(world: World, me: Remediation, fleet: Sequence[Remediation], p
     slurm, pods, operation, progress = await asyncio.gather(
         _slurm(world, me, policy), _pods(world, me), _operation(world, me), _progress(world, me)
     )
-    snapshots, slurm_error = slurm
+    look, slurm_error = slurm
     node = next((n for n in nodes if n.name == me.spec.node), None)
+    snapshots, silent = _that_concern(me, look, node, pods)
     return Observed(
         node=node,
         pods=pods,
         report=reports.get(me.spec.node),
         slurm=snapshots,
-        slurm_error=slurm_error,
+        slurm_error=slurm_error or silent,
         progress=progress,
         spares=_spares(me, nodes, reports),
         operation=operation,
@@ -60,14 +61,29 @@ def _admission(
     return admit(world.clock.now(), me, fleet, policy, silent)
 
 
-async def _slurm(world: World, me: Remediation, policy: Policy) -> tuple[tuple[SchedulerSnapshot, ...] | None, str]:
+async def _slurm(world: World, me: Remediation, policy: Policy) -> tuple[SchedulerLook | None, str]:
     waits = me.status.stage is Stage.PENDING and policy.mode is not Mode.DRY_RUN
     if me.status.resolved or waits:
         return None, "not asked"  # nothing that is decided now depends on it
     try:
-        return tuple(await within(world.scheduler.snapshots())), ""
+        return await within(world.scheduler.snapshots()), ""
     except EverstepError as error:
         return None, str(error)
+
+
+def _that_concern(
+    me: Remediation, look: SchedulerLook | None, node: NodeView | None, pods: Sequence[PodView] | None
+) -> tuple[tuple[SchedulerSnapshot, ...] | None, str]:
+    """The clusters that answered; None and why while one is silent that may have jobs on the node."""
+    if look is None:
+        return None, ""
+    labels = {**(node.labels if node else {}), POOL_LABEL: me.spec.pool}  # it was in the pool when it broke
+    here = {f"{pod.namespace}/{pod.labels.get(SLURM_CLUSTER_LABEL)}" for pod in pods or ()}
+    known = here | set(me.status.clusters) | {job.cluster for job in me.status.jobs}
+    for cluster in look.silent:
+        if cluster.cluster in known or cluster.may_hold(me.spec.node, labels):
+            return None, cluster.why
+    return look.answered, ""
 
 
 async def _pods(world: World, me: Remediation) -> tuple[PodView, ...] | None:

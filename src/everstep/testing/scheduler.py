@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from everstep.adapters.slurm.operations import SlurmOperations
-from everstep.core.errors import InvalidInput, NotFound
-from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot, SlurmNode
+from everstep.core.errors import InvalidInput, NotFound, Unreachable
+from everstep.core.scheduler_state import JobProgress, SchedulerLook, SchedulerSnapshot, SilentCluster, SlurmNode
 from everstep.core.slurm_names import MAX_MESSAGE, MAX_REASON, job_id, node_name, one_line
 from everstep.core.slurm_text import JobRecord
 from everstep.testing.slurm_model import SlurmModel
@@ -19,14 +19,32 @@ class FakeScheduler:
     Args:
         models: one for each Slurm cluster; tests break and steer them directly.
         sleep: of the same clock as the models' ``now``.
+
+    A cluster may hold any node, unless ``add`` said which.
     """
 
     def __init__(self, *models: SlurmModel, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._models = {model.cluster: model for model in models}
         self._sleep = sleep
+        self._nodes: dict[str, frozenset[str]] = {}
+        self._pools: dict[str, tuple[Mapping[str, str], ...]] = {}
 
-    async def snapshots(self) -> Sequence[SchedulerSnapshot]:
-        return [model.snapshot() for model in self._models.values()]
+    def add(self, model: SlurmModel, *pools: Mapping[str, str]) -> None:
+        """One more Slurm cluster, whose pools take the nodes with these labels."""
+        self._models[model.cluster] = model
+        self._pools[model.cluster] = pools
+
+    async def snapshots(self) -> SchedulerLook:
+        answered: list[SchedulerSnapshot] = []
+        silent: list[SilentCluster] = []
+        for name, model in self._models.items():
+            try:
+                answered.append(model.snapshot())
+                self._nodes[name] = frozenset(model.nodes)
+            except Unreachable as why:
+                known = self._nodes.get(name, frozenset())
+                silent.append(SilentCluster(name, str(why), known, self._pools.get(name)))
+        return SchedulerLook(tuple(answered), tuple(silent))
 
     async def progress(self, cluster: str, job: str, user: str) -> JobProgress:
         model = self._model(cluster)

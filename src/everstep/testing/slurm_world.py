@@ -103,7 +103,9 @@ def answers(snapshot: SchedulerSnapshot, node: str) -> bool:
 
 async def look(world: SlurmWorld) -> SchedulerSnapshot:
     """What the scheduler under test shows now."""
-    return next(s for s in await world.scheduler.snapshots() if s.cluster == world.cluster)
+    look = await world.scheduler.snapshots()
+    assert not look.silent, f"Slurm cannot be asked: {look.silent}"
+    return next(s for s in look.answered if s.cluster == world.cluster)
 
 
 async def until(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import quote
@@ -11,9 +10,10 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
+from everstep.adapters.slurm.roundup import Roundup
 from everstep.api import gateway as api
 from everstep.core.errors import NotFound, Unreachable
-from everstep.core.scheduler_state import JobProgress, SchedulerSnapshot
+from everstep.core.scheduler_state import JobProgress, SchedulerLook, SchedulerSnapshot
 
 _Wire = TypeVar("_Wire")
 CONNECT_SECONDS = 5.0
@@ -27,6 +27,7 @@ class GatewayScheduler:
         endpoints: yields (cluster, base URL) of every gateway, asked anew for each call; may raise Unreachable when
             the list is not known.
         token: yields the bearer token; called for each request, because projected tokens are replaced on disk.
+        pools: the labels that the nodes of each pool of a cluster carry; None when they are not known.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class GatewayScheduler:
         endpoints: Callable[[], Iterable[tuple[str, str]]],
         token: Callable[[], str],
         transport: httpx2.AsyncBaseTransport | None = None,
+        pools: Callable[[str], tuple[Mapping[str, str], ...] | None] = lambda cluster: None,
     ) -> None:
         self._endpoints = endpoints
+        self._roundup = Roundup(self._snapshot, pools)
         self._token = token
         # trust_env off: a proxy from the environment has no place between the controller and its gateways.
         self._http = httpx2.AsyncClient(
@@ -51,11 +54,11 @@ class GatewayScheduler:
         await self.close()
 
     async def close(self) -> None:
+        await self._roundup.close()
         await self._http.aclose()
 
-    async def snapshots(self) -> Sequence[SchedulerSnapshot]:
-        """One fresh snapshot of each cluster; Unreachable when any of them could not be asked."""
-        return await asyncio.gather(*(self._snapshot(cluster, url) for cluster, url in self._endpoints()))
+    async def snapshots(self) -> SchedulerLook:
+        return await self._roundup.look(self._endpoints())
 
     async def progress(self, cluster: str, job: str, user: str) -> JobProgress:
         body = await self._call(cluster, "GET", f"/v1/jobs/{_part(job)}/progress?user={_part(user)}")

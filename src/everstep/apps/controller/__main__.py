@@ -77,7 +77,9 @@ async def run(settings: Settings) -> None:
         stack.callback(watching.cancel)
         verbs = Verbs(http)
         cluster = KubeCluster(verbs, caches, Recorder(verbs))
-        scheduler = GatewayScheduler(slurm_clusters.endpoints, _token_of(settings.gateway_token))
+        scheduler = GatewayScheduler(
+            slurm_clusters.endpoints, _token_of(settings.gateway_token), pools=slurm_clusters.pools
+        )
         await stack.enter_async_context(scheduler)
         clock = WallClock()
         world = World(

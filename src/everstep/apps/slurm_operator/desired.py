@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from everstep.api.slurm_cluster import NodePool, ProcessTracking, SlurmClusterSpec
 from everstep.core import slurm_accounts, slurm_conf
+from everstep.core.cluster_state import SLURM_CLUSTER_LABEL
 from everstep.core.errors import InvalidInput
 from everstep.core.slurm_accounts import Account
 from everstep.core.slurm_conf import PartitionConf, PoolConf, SlurmConf
 
-CLUSTER_LABEL = "everstep.io/slurm-cluster"
+CLUSTER_LABEL = SLURM_CLUSTER_LABEL
 ROLE_LABEL = "everstep.io/slurm-role"
 API_VERSION = "everstep.io/v1alpha1"
 
