@@ -6,8 +6,9 @@
 
 Every agent reads the real /dev/kmsg, alone, one after the other and round after round. Ours writes NodeHealth to a
 real API server, and counts as having reported when a watcher of that API server has it. A peer counts as having
-reported when its own output says so, which is no later than anybody else could know. Needs root, because programs may
-write to /dev/kmsg only so, and the Kubernetes that `everstep lab setup` builds.
+reported when its own output says so, which is no later than anybody else could know; one without --says, when a
+watcher has its Kubernetes Event on the node. Needs root, because programs may write to /dev/kmsg only so, and the
+Kubernetes that `everstep lab setup` builds.
 
 A peer's command is run without a shell. In it {folder} is an empty folder, {port} and {other_port} are free ports,
 {node} is the node's name, {server} and {kubeconfig} are the API server's address and an administrator's kubeconfig.
@@ -98,10 +99,12 @@ def _peers(arguments: argparse.Namespace) -> list[PeerCommand]:
     says = dict(text.split("=", 1) for text in arguments.says)
     found = []
     for text in arguments.peer:
-        name, found_sign, command = text.partition("=")
-        if not found_sign or name not in says:
-            raise SystemExit(f"peer {name!r}: give --peer NAME=COMMAND and --says NAME=REGEX for it")
-        found.append(PeerCommand(name, command, says[name]))
+        name, sign, command = text.partition("=")
+        if not sign:
+            raise SystemExit(f"--peer {text!r} names no command; give it as NAME=COMMAND")
+        found.append(PeerCommand(name, command, says.pop(name, None)))
+    if says:
+        raise SystemExit(f"--says for {', '.join(says)}, but no --peer of that name")
     return found
 
 

@@ -18,7 +18,7 @@ from tests.contract.kubernetes.api_server import ApiServer, free_port
 
 from beside.kernel_log import KernelWriter
 from beside.lines import FAMILIES, XID, probe
-from beside.reports import NodeHealthReports, OutputReports, Reports
+from beside.reports import EventReports, NodeHealthReports, OutputReports, Reports
 
 NODE = "bench"
 _STARTS_WITHIN = 60.0  # seconds
@@ -105,15 +105,20 @@ class Everstep:
 
 @dataclass(frozen=True, slots=True)
 class PeerCommand:
-    """How a peer is run: its command with placeholders, and the pattern of the output lines that are its reports."""
+    """How a peer is run and listened to.
+
+    Attributes:
+        command: with placeholders.
+        says: the pattern of the lines of its output that are its reports; None: its reports are Kubernetes Events.
+    """
 
     name: str
     command: str
-    says: str
+    says: str | None
 
 
 class Peer:
-    """Another agent, run as its users would run it, and listened to by its own output."""
+    """Another agent, run as its users would run it."""
 
     def __init__(self, how: PeerCommand, api: ApiServer, folder: Path) -> None:
         self.name = how.name
@@ -139,7 +144,12 @@ class Peer:
         }  # fmt: skip
         output = self._folder / "output.log"
         output.touch()
-        self.reports: Reports = OutputReports(output, self._how.says)
+        self.reports: Reports
+        if self._how.says is None:
+            self._api.kubectl("delete", "events", "--all", "--all-namespaces")
+            self.reports = EventReports(self._api.kubeconfig, NODE)
+        else:
+            self.reports = OutputReports(output, self._how.says)
         began = time.monotonic()
         self._process = _spawn(
             shlex.split(self._how.command.format(**places)), output, dict(os.environ, NODE_NAME=NODE)

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -99,6 +100,61 @@ class OutputReports:
         self._file.close()
 
 
+class _WatchReports:
+    """What a watcher of the API server sees at one path; a thread of its own takes it in."""
+
+    names_lines = True
+
+    def __init__(self, kubeconfig: Path, path: str, selector: str) -> None:
+        server, trust, auth = read(kubeconfig)
+        self._said = deque[Report](maxlen=10_000)
+        self.news = threading.Condition()
+        self._http = httpx2.Client(
+            base_url=server, trust_env=False, verify=trust, auth=auth, timeout=httpx2.Timeout(10.0, read=None)
+        )
+        self._path, self._params = path, {"watch": "1", "fieldSelector": selector}
+        self._closed = False
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def texts(self, line: str) -> Iterator[str]:
+        """What one line of the watch says anew."""
+        raise NotImplementedError
+
+    def _follow(self) -> None:
+        while not self._closed:
+            try:
+                with self._http.stream("GET", self._path, params=self._params) as answer:
+                    for line in answer.iter_lines():
+                        now = time.monotonic()
+                        with self.news:
+                            self._said.extend(Report(now, text) for text in self.texts(line))
+                            self.news.notify_all()
+            except httpx2.HTTPError:
+                if not self._closed:
+                    raise
+
+    def look(self) -> None:
+        """Nothing to do: the thread does."""
+
+    def skip(self) -> None:
+        with self.news:
+            self._said.clear()
+
+    def wait(self, marker: str, seconds: float) -> float | None:
+        give_up = time.monotonic() + seconds
+        with self.news:
+            while True:
+                for report in self._said:
+                    if marker in report.text:
+                        return report.at
+                if not self.news.wait(give_up - time.monotonic()):
+                    return None
+
+    def close(self) -> None:
+        self._closed = True
+        self._http.close()
+
+
 class _Fault(msgspec.Struct, rename="camel"):
     key: str
     line: str = ""
@@ -114,75 +170,51 @@ class _Health(msgspec.Struct):
     status: _Status | None = None
 
 
-class _Event(msgspec.Struct):
+class _HealthChange(msgspec.Struct):
     object: _Health
 
 
-class NodeHealthReports:
-    """Faults that are new or changed in a NodeHealth, as a watcher of the API server sees them."""
+class NodeHealthReports(_WatchReports):
+    """Faults that are new or changed in a NodeHealth."""
 
     def __init__(self, kubeconfig: Path, node: str) -> None:
-        server, trust, auth = read(kubeconfig)
-        self.names_lines = True
         self.verdict = ""
-        self._said = deque[Report]()
-        self._news = threading.Condition()
         self._known: dict[str, _Fault] = {}
-        self._http = httpx2.Client(
-            base_url=server, trust_env=False, verify=trust, auth=auth, timeout=httpx2.Timeout(10.0, read=None)
-        )
-        self._params = {"watch": "1", "fieldSelector": f"metadata.name={node}"}
-        self._closed = False
-        threading.Thread(target=self._follow, daemon=True).start()
+        self._decoder = msgspec.json.Decoder(_HealthChange)
+        super().__init__(kubeconfig, "/apis/everstep.io/v1alpha1/nodehealths", f"metadata.name={node}")
 
-    def _follow(self) -> None:
-        decoder = msgspec.json.Decoder(_Event)
-        path = "/apis/everstep.io/v1alpha1/nodehealths"
-        while not self._closed:
-            try:
-                with self._http.stream("GET", path, params=self._params) as answer:
-                    for line in answer.iter_lines():
-                        self._take(decoder.decode(line), time.monotonic())
-            except httpx2.HTTPError:
-                if not self._closed:
-                    raise
-
-    def _take(self, event: _Event, now: float) -> None:
-        status = event.object.status or _Status()
-        with self._news:
-            self.verdict = status.verdict
-            for fault in status.faults:
-                if self._known.get(fault.key) != fault:
-                    self._said.append(Report(now, f"{fault.key} {fault.line}"))
-            self._known = {fault.key: fault for fault in status.faults}
-            self._news.notify_all()
-
-    def look(self) -> None:
-        """A thread of its own takes everything in."""
-
-    def skip(self) -> None:
-        with self._news:
-            self._said.clear()
-
-    def wait(self, marker: str, seconds: float) -> float | None:
-        give_up = time.monotonic() + seconds
-        with self._news:
-            while True:
-                for report in self._said:
-                    if marker in report.text:
-                        return report.at
-                if not self._news.wait(give_up - time.monotonic()):
-                    return None
+    def texts(self, line: str) -> Iterator[str]:
+        status = self._decoder.decode(line).object.status or _Status()
+        self.verdict = status.verdict
+        for fault in status.faults:
+            if self._known.get(fault.key) != fault:
+                yield f"{fault.key} {fault.line}"
+        self._known = {fault.key: fault for fault in status.faults}
 
     def wait_verdict(self, seconds: float) -> str:
         """The first verdict that the agent gives; raises SystemExit when it gives none in time."""
         give_up = time.monotonic() + seconds
-        with self._news:
+        with self.news:
             while not self.verdict:
-                if not self._news.wait(give_up - time.monotonic()):
+                if not self.news.wait(give_up - time.monotonic()):
                     raise SystemExit(f"the agent has written no NodeHealth within {seconds:.0f} s")
             return self.verdict
 
-    def close(self) -> None:
-        self._closed = True
-        self._http.close()
+
+class _Said(msgspec.Struct):
+    message: str = ""
+
+
+class _EventChange(msgspec.Struct):
+    object: _Said
+
+
+class EventReports(_WatchReports):
+    """Kubernetes Events on a node; those that were there before are forgotten."""
+
+    def __init__(self, kubeconfig: Path, node: str) -> None:
+        self._decoder = msgspec.json.Decoder(_EventChange)
+        super().__init__(kubeconfig, "/api/v1/events", f"involvedObject.name={node}")
+
+    def texts(self, line: str) -> Iterator[str]:
+        yield self._decoder.decode(line).object.message
