@@ -14,7 +14,7 @@ from everstep.core.health import FaultClass
 
 MOMENT = 60.0  # seconds within which sightings on several nodes are one moment
 MOUNT_WINDOW = 120.0  # seconds: clients notice a dead file server at different times (NFS retries after 60 s)
-STORAGE_CODES = frozenset(("host:file_server_lost",))
+STORAGE_CODES = frozenset(("host:file_server_lost", "host:mount_hangs", "host:mount_missing"))
 
 
 class Blame(StrEnum):

@@ -1,0 +1,65 @@
+"""Whether NVIDIA's fabric manager runs on a machine that has NVSwitches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from everstep.adapters.node.files import names, read_word, since_boot
+from everstep.core.errors import Unreachable
+from everstep.core.health import Evidence
+
+PERIOD = 30.0
+AWAY_FOR = 60.0  # seconds: a restart of it takes some
+BOOT_GRACE = 600.0  # seconds since boot: it waits for the driver, and trains the links
+_COMMAND = "nv-fabricmanage"  # comm of nv-fabricmanager, which the kernel cuts at 15 characters
+_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of the Linux kernel: the first pid namespace
+
+
+def has_switches(root: Path = Path("/")) -> bool:
+    """Whether the driver of the NVSwitches has found any."""
+    return bool(names(root / "proc/driver/nvidia-nvswitch/devices"))
+
+
+def sees_processes(root: Path = Path("/")) -> bool:
+    """Whether this process sees the host's processes: in a pid namespace of its own it cannot tell what runs."""
+    try:
+        return os.readlink(root / "proc/self/ns/pid") == _HOST_PIDS
+    except OSError:
+        return False
+
+
+class FabricManager:
+    """Looks for the process; ``root`` is where the host's ``/proc`` is found."""
+
+    def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = since_boot) -> None:
+        self._root = root
+        self._clock = clock
+        self._away_since: float | None = None
+
+    def look(self) -> Sequence[Evidence]:
+        """One reading. Unreachable when the host's processes cannot be seen."""
+        if not has_switches(self._root):
+            self._away_since = None
+            return ()
+        if not sees_processes(self._root):
+            raise Unreachable("the host's processes cannot be seen: give the agent hostPID")
+        proc = self._root / "proc"
+        if any(_command(proc / name) == _COMMAND for name in names(proc) if name.isdigit()):
+            self._away_since = None
+            return ()
+        now = self._clock()
+        if self._away_since is None:
+            self._away_since = now
+        if now < BOOT_GRACE or now - self._away_since < AWAY_FOR:
+            return ()
+        text = f"NVSwitches are there and no nv-fabricmanager runs, for {now - self._away_since:.0f} s"
+        return [Evidence("host", "fabric_manager_down", line=text)]
+
+
+def _command(process: Path) -> str | None:
+    try:
+        return read_word(process / "comm")
+    except OSError:  # ESRCH: it ended meanwhile
+        return None
