@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import ssl
@@ -112,6 +113,16 @@ def test_a_power_cut_ends_every_process_and_the_next_boot_has_a_new_id(bare: Lab
     bare.power_on("gpu-1")
     assert _boot_id(bare, "gpu-1") != before
     assert troubles(bare) == []
+
+
+def test_the_gateway_borrows_its_address_from_no_machine(bare: Lab) -> None:
+    """Or the power of that one machine would take the network of all others with it for a while."""
+    command = ["ip", "-json", "-n", bare.layout.netns(), "link", "show"]
+    links = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    addresses = {link["ifname"]: link["address"] for link in links}
+    ports = {link["ifname"] for link in links if link.get("master") == "br0"}
+    assert ports == {"ve-sys-1", "ve-gpu-1", "ve-gpu-2"}
+    assert addresses["br0"] not in {addresses[port] for port in ports}
 
 
 def test_the_kernel_log_is_the_nodes_own_and_new_at_every_boot(bare: Lab) -> None:

@@ -19,6 +19,9 @@ from everstep.lab.errors import LabError
 from everstep.lab.layout import MAX_LABS, Addresses, LabLayout
 from everstep.lab.processes import run
 
+# The gateway's own hardware address. A bridge that is given none borrows the lowest of its ports: when that machine's
+# power goes, the address changes, and no node reaches any other until it has forgotten the old one (seconds to a minute).
+_BRIDGE = "02:00:00:00:00:01"
 _NETNS_DIR = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
 
@@ -46,7 +49,7 @@ async def create_network(layout: LabLayout) -> Addresses:
     await run("ip", "netns", "add", control)
     addresses = await _claim(layout)
     inside = f"""link set lo up
-link add br0 type bridge
+link add br0 address {_BRIDGE} type bridge
 addr add {addresses.gateway}/24 dev br0
 link set br0 up
 addr add {addresses.uplink}/30 dev host0
