@@ -20,7 +20,7 @@ from everstep.lab.layout import MAX_LABS, Addresses, LabLayout
 from everstep.lab.processes import run
 
 # The gateway's own hardware address. A bridge that is given none borrows the lowest of its ports: when that machine's
-# power goes, the address changes, and no node reaches any other until it has forgotten the old one (seconds to a minute).
+# power goes, the address changes, and no node reaches any other until it has forgotten the old one (up to a minute).
 _BRIDGE = "02:00:00:00:00:01"
 _NETNS_DIR = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
