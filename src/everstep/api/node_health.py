@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from everstep.api.cases import Case, Occurrence
 from everstep.api.meta import Fault, Moment
 from everstep.api.schema import doc, map_of
 from everstep.core.health import Verdict
@@ -35,8 +36,18 @@ class Summary(msgspec.Struct, rename="camel", omit_defaults=True):
 class LogPosition(msgspec.Struct, rename="camel"):  # written whole: server-side apply makes null of an emptied map
     """How far the agent has read this boot's kernel log; one write with the faults, so that none counts twice."""
 
-    sequence: Annotated[int, doc("Number of the last kernel record that was evidence; -1 before the first.")] = -1
+    sequence: Annotated[int, doc("Number of the last kernel record that changed the cases; -1 before the first.")] = -1
     lost: Annotated[int, doc("Records that the kernel overwrote before they were read.")] = 0
+    numbering: Annotated[str, doc("How the log numbers its records; another numbering has other positions.")] = ""
+    skipped: Annotated[int, doc("Records that could not be judged and were passed over.")] = 0
+
+
+class Source(msgspec.Struct, rename="camel", omit_defaults=True):
+    """One source of evidence on the node. While one is broken, the verdict is never Healthy."""
+
+    name: Annotated[str, doc("The kernel log, the GPUs, NVML, ...")]
+    broken: Annotated[str, doc("Why it cannot be asked now; empty while it works.")] = ""
+    restarts: Annotated[int, doc("How often the agent had to start it again; as of the last write.")] = 0
 
 
 class NodeHealthStatus(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -50,6 +61,17 @@ class NodeHealthStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     )
     faults: Annotated[list[Fault], map_of("Faults that are active on the node.", "key")] = []
     gpus: Annotated[list[Gpu], map_of("GPUs of the node.", "index")] = []
+    sources: Annotated[list[Source], map_of("What the agent asks, and whether it answers.", "name")] = []
+    cases: Annotated[
+        list[Case], doc("What the faults are judged from; with the position in the log, an agent goes on from here.")
+    ] = []
+    history: Annotated[
+        list[Occurrence], doc("What the devices had in the last 7 days. It belongs to them, not to the node.")
+    ] = []
+    inherited: Annotated[
+        list[Occurrence],
+        doc("History of this node's GPUs from other nodes. Written by the controller; the agent takes it over."),
+    ] = []
     log: Annotated[LogPosition | None, doc("How far the agent has read the kernel log.")] = None
     summary: Annotated[Summary, doc("The same facts for the columns of kubectl get.")] = msgspec.field(
         default_factory=Summary

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from everstep.core.correlation.casebook import Casebook, settled, with_sighting
 from everstep.core.correlation.groups import SOLO_WAIT
-from everstep.core.correlation.proof import with_proof
+from everstep.core.correlation.proof import Answer, with_proof
 from everstep.core.correlation.sighting import placed_sighting
 from everstep.core.correlation.verdicts import accusing, faults
 from everstep.core.fault_catalog import Catalog
@@ -78,7 +78,8 @@ def standing(log: BootLog, boot: Boot, gpus: Sequence[Gpu], *, passed: bool, now
         passed: whether every other source answered and accuses nobody; without that, there is no such proof.
     """
     book = settled(log.book, now + SOLO_WAIT)  # the check waits for no further line: what nothing explains stands
-    book = with_proof(book, gpus, _THIS, passed=passed, now=now, accuses=accusing(book, boot.catalog, now))
+    answer = Answer(gpus, _THIS, asked_at=now, passed=passed)
+    book = with_proof(book, answer, now, accusing(book, boot.catalog, now))
     return tuple(fault for fault in faults(book, boot.catalog, now) if fault.severity is not Severity.INFO)
 
 

@@ -107,6 +107,14 @@ class Fault:
     injected: bool = False
 
 
+_ACCUSING = frozenset((FaultClass.HARDWARE, FaultClass.FABRIC, FaultClass.STORAGE))
+
+
+def accuses(fault: Fault) -> bool:
+    """Whether a fault alone makes its node Faulty. Application-class and suspect faults never do."""
+    return fault.severity is Severity.CRITICAL and fault.fault_class in _ACCUSING
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU as the node's driver reports it."""

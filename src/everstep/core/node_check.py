@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from everstep.core.diagnosis import accuses
 from everstep.core.fault_catalog import Catalog
 from everstep.core.faults import classify
-from everstep.core.health import Evidence, Fault, Severity
+from everstep.core.health import Evidence, Fault, Severity, accuses
 
 
 class Fitness(StrEnum):

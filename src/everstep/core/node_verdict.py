@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 
 from everstep.core.cluster_state import NodeCondition, NodeView
-from everstep.core.diagnosis import accuses
-from everstep.core.health import NodeReport, Verdict
+from everstep.core.health import NodeReport, Verdict, accuses
 
 HEALTHY = "EverstepHealthy"
 # Seconds of silence after which the agent's last word is no longer believed: four renewals of its Lease (10 s each).

@@ -14,14 +14,20 @@ from pathlib import Path
 import pytest
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
+from everstep.adapters.gpu.kmsg import KernelLogFile
 from everstep.adapters.kube.own_node import Said
 from everstep.apps.agent.__main__ import main
+from everstep.apps.agent.kernel_log import KernelLogTask
 from everstep.apps.agent.publisher import Heartbeat, Publisher
-from everstep.apps.agent.sources import GpuTask, KernelLogTask
+from everstep.apps.agent.questions import about_gpus
 from everstep.apps.agent.state import State
+from everstep.apps.agent.supervision import StateTask
+from everstep.core.correlation.history import Occurrence
+from everstep.core.diagnosis import GPUS as INVENTORY
 from everstep.core.diagnosis import Diagnosis, resumed
 from everstep.core.errors import Unreachable
 from everstep.core.health import Gpu, Verdict
+from everstep.core.kernel_lines.stream import RecordStream
 
 CATALOG = shipped_catalog()
 GPUS = (Gpu(0, "GPU-a", "s0", "0000:01:00"), Gpu(1, "GPU-b", "s1", "0000:02:00"))
@@ -39,13 +45,15 @@ class FakeApi:
         self.writes: list[Diagnosis] = []
         self.beats = 0
         self.down = False
+        self.inherited: tuple[Occurrence, ...] = ()
 
-    async def publish(self, diagnosis: Diagnosis, since: float) -> None:
+    async def publish(self, diagnosis: Diagnosis, since: float) -> Sequence[Occurrence]:
         await asyncio.sleep(0)
         if self.down:
             raise Unreachable("connection refused")
         self.stored = Said(diagnosis, diagnosis.verdict, since)
         self.writes.append(diagnosis)
+        return self.inherited
 
     async def beat(self) -> None:
         if self.down:
@@ -68,16 +76,24 @@ class FakeDriver:
 
 @asynccontextmanager
 async def agent(
-    kmsg: Path, api: FakeApi, driver: FakeDriver, boot_id: str = "boot-1", period: float = 0.02, not_before: int = 0
+    kmsg: Path,
+    api: FakeApi,
+    driver: FakeDriver,
+    boot_id: str = "boot-1",
+    period: float = 0.02,
+    not_before: int = 0,
+    deadline: float = 10.0,
 ) -> AsyncIterator[State]:
-    state = State(resumed(api.stored.diagnosis if api.stored else None, boot_id), time.time)
-    gpus = GpuTask(state, CATALOG, driver, period=period)
-    log = KernelLogTask(state, CATALOG, kmsg, not_before=not_before)
-    tasks = [asyncio.create_task(log.run())]
-    await gpus.look()
+    stored = api.stored.diagnosis if api.stored else None
+    state = State(resumed(stored, boot_id, (KernelLogFile.name, INVENTORY)), CATALOG, time.time)
+    gpus = StateTask(state, about_gpus(state, driver, period), deadline)
+    log = KernelLogTask(state, KernelLogFile(kmsg), RecordStream(not_before=not_before))
+    tasks = [asyncio.create_task(gpus.run())]
+    await gpus.tried.wait()
+    tasks += [asyncio.create_task(log.run())]
     await log.tried.wait()
+    tasks += [asyncio.create_task(state.keep_time(tick=0.02))]
     tasks += [asyncio.create_task(Publisher(state, api, api.stored, counts_every=0.2).run())]
-    tasks += [asyncio.create_task(gpus.run())]
     try:
         yield state
     finally:
@@ -224,15 +240,12 @@ def test_a_log_that_goes_and_comes_back(kmsg: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [Unreachable("no driver"), None])
-def test_a_driver_that_fails_or_hangs_is_unknown(
-    kmsg: Path, monkeypatch: pytest.MonkeyPatch, answer: Exception | None
-) -> None:
-    monkeypatch.setattr("everstep.apps.agent.sources.GPU_DEADLINE", 0.05)
+def test_a_driver_that_fails_or_hangs_is_unknown(kmsg: Path, answer: Exception | None) -> None:
 
     async def scenario() -> None:
         api, driver = FakeApi(), FakeDriver()
         driver.answer = answer
-        async with agent(kmsg, api, driver):
+        async with agent(kmsg, api, driver, deadline=0.05):
             await until(lambda: bool(api.writes))
             assert api.writes[0].verdict is Verdict.UNKNOWN
             driver.answer = GPUS
@@ -293,7 +306,7 @@ def test_other_families_are_faults_too_and_what_is_no_fault_is_not(kmsg: Path) -
             assert found == {
                 "host:gpu_lost_at_boot@s0": 1,
                 "host:readonly_remount@md0": 1,
-                "sxid:24007@0000:c3:00.0": 1,
+                "sxid:24007@0000:c3:00": 1,
             }
 
     play(scenario)

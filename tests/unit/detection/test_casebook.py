@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS, Casebook, settled, with_sighting
 from everstep.core.correlation.history import MAX_OCCURRENCES, Occurrence, joined
-from everstep.core.correlation.proof import QUIET, with_proof
+from everstep.core.correlation.proof import QUIET, Answer, with_proof
 from everstep.core.correlation.sighting import Job, Sighting, placed_sighting
 from everstep.core.correlation.verdicts import accusing, faults
-from everstep.core.diagnosis import accuses
-from everstep.core.health import Fault, Gpu
+from everstep.core.health import Fault, Gpu, accuses
 from everstep.core.kernel_lines.parser import parse_line
 
 CATALOG = shipped_catalog()
@@ -280,7 +279,8 @@ def test_histories_of_two_nodes_become_one_and_old_ones_go() -> None:
 
 
 def prove(book: Casebook, gpus: Iterable[Gpu], boot: str, now: float, *, passed: bool = True) -> Casebook:
-    return with_proof(book, tuple(gpus), boot, passed=passed, now=now, accuses=accusing(book, CATALOG, now))
+    answer = Answer(tuple(gpus), boot, asked_at=now, passed=passed)
+    return with_proof(book, answer, now, accusing(book, CATALOG, now))
 
 
 def test_only_another_boot_and_a_check_that_passes_end_a_hardware_fault() -> None:

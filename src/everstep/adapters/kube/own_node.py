@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 
+from everstep.adapters.kube.mirror import moment, to_api, to_core
 from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.kube.wire import ObjectMeta
-from everstep.api import meta, node_health
+from everstep.api import cases, meta, node_health
+from everstep.core.correlation.casebook import Case, Casebook
+from everstep.core.correlation.history import Occurrence
 from everstep.core.diagnosis import Diagnosis
-from everstep.core.errors import NotFound, Unreadable
+from everstep.core.errors import NotFound, Unreachable, Unreadable
 from everstep.core.health import Fault, Gpu, Verdict
 
 MANAGER = "everstep-agent"
@@ -22,16 +26,32 @@ _HEALTH = f"/apis/{meta.GROUP}/{meta.VERSION}/nodehealths/"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was last written: the diagnosis, its verdict, and since when (Unix seconds) that verdict stands."""
+    """What was last written: the diagnosis, its verdict, and since when (Unix seconds) that verdict stands.
+
+    ``inherited`` is what the controller knows of this node's GPUs from other nodes.
+    """
 
     diagnosis: Diagnosis
     verdict: Verdict
     since: float
+    inherited: tuple[Occurrence, ...] = ()
 
 
 class _Stored(msgspec.Struct):
     metadata: ObjectMeta
     status: node_health.NodeHealthStatus | None = None
+
+
+class _Answer(msgspec.Struct):
+    """The part of the written object that others may have added."""
+
+    class Status(msgspec.Struct):
+        inherited: list[cases.Occurrence] = []
+
+    status: Status = msgspec.field(default_factory=Status)
+
+
+_answer = msgspec.json.Decoder(_Answer)
 
 
 class OwnNode:
@@ -61,12 +81,14 @@ class OwnNode:
             ) from why
         if found.status is None:
             return None
-        return Said(_diagnosis(found.status), found.status.verdict, _unix(found.status.since))
+        status = found.status
+        return Said(_diagnosis(status), status.verdict, _unix(status.since), _occurrences(status.inherited))
 
-    async def publish(self, diagnosis: Diagnosis, since: float) -> None:
+    async def publish(self, diagnosis: Diagnosis, since: float) -> Sequence[Occurrence]:
         """Writes the whole object in one request, which also makes it where it is missing.
 
-        ``since`` is when the verdict last changed, in Unix seconds.
+        ``since`` is when the verdict last changed, in Unix seconds. Returns what the controller has written into it
+        of this node's GPUs (``status.inherited``).
         """
         body = {
             "apiVersion": meta.API_VERSION,
@@ -74,7 +96,11 @@ class OwnNode:
             "metadata": {"name": self._node},
             "status": _status(diagnosis, since),
         }
-        await self._verbs.apply(self._path, body, MANAGER)
+        answer = await self._verbs.apply(self._path, body, MANAGER)
+        try:
+            return _occurrences(_answer.decode(answer).status.inherited)
+        except msgspec.DecodeError as why:
+            raise Unreachable(f"the answer to the write of NodeHealth/{self._node} cannot be read: {why}") from why
 
     async def beat(self) -> None:
         """Renews the heartbeat Lease, and makes it where it is missing."""
@@ -97,39 +123,23 @@ def _status(diagnosis: Diagnosis, since: float) -> node_health.NodeHealthStatus:
     return node_health.NodeHealthStatus(
         verdict=diagnosis.verdict,
         reason=diagnosis.reason,
-        since=_moment(since),
+        since=moment(since),
         boot_id=diagnosis.boot_id,
-        faults=[_to_wire(fault) for fault in diagnosis.faults],
-        gpus=[
-            node_health.Gpu(gpu.index, gpu.uuid, gpu.serial, gpu.pci, gpu.model, gpu.lost, gpu.recovery_action)
-            for gpu in diagnosis.gpus
-        ],
-        log=node_health.LogPosition(sequence=diagnosis.sequence, lost=diagnosis.lost_records),
+        faults=[to_api(fault, meta.Fault) for fault in diagnosis.faults],
+        gpus=[to_api(gpu, node_health.Gpu) for gpu in diagnosis.gpus],
+        sources=[to_api(source, node_health.Source) for source in diagnosis.sources],
+        cases=[to_api(case, cases.Case) for case in diagnosis.book.cases],
+        history=[to_api(item, cases.Occurrence) for item in diagnosis.book.history],
+        log=node_health.LogPosition(
+            sequence=diagnosis.sequence,
+            lost=diagnosis.lost_records,
+            numbering=diagnosis.numbering,
+            skipped=diagnosis.skipped_records,
+        ),
         summary=node_health.Summary(
             faults=",".join(dict.fromkeys(f"{fault.kind}:{fault.code}" for fault in diagnosis.faults)),
             gpus=f"{reached}/{len(diagnosis.gpus)}",
         ),
-    )
-
-
-def _to_wire(fault: Fault) -> meta.Fault:
-    return meta.Fault(
-        key=fault.key,
-        kind=fault.kind,
-        code=fault.code,
-        fault_class=fault.fault_class,
-        severity=fault.severity,
-        action=fault.action,
-        reason=fault.reason,
-        pci=fault.pci,
-        gpu_index=fault.gpu_index,
-        gpu_serial=fault.gpu_serial,
-        line=fault.line,
-        first_seen=_moment(fault.first_seen),
-        last_seen=_moment(fault.last_seen),
-        count=fault.count,
-        boot_id=fault.boot_id,
-        injected=fault.injected,
     )
 
 
@@ -138,39 +148,18 @@ def _diagnosis(status: node_health.NodeHealthStatus) -> Diagnosis:
     return Diagnosis(
         boot_id=status.boot_id,
         sequence=position.sequence,
-        faults=tuple(_from_wire(fault) for fault in status.faults),
-        gpus=tuple(
-            Gpu(gpu.index, gpu.uuid, gpu.serial, gpu.pci, gpu.model, gpu.lost, gpu.recovery_action)
-            for gpu in status.gpus
-        ),
+        numbering=position.numbering,
+        book=Casebook(tuple(to_core(case, Case) for case in status.cases), _occurrences(status.history)),
+        faults=tuple(to_core(fault, Fault) for fault in status.faults),
+        gpus=tuple(to_core(gpu, Gpu) for gpu in status.gpus),
         lost_records=position.lost,
+        skipped_records=position.skipped,
     )
 
 
-def _from_wire(fault: meta.Fault) -> Fault:
-    return Fault(
-        key=fault.key,
-        kind=fault.kind,
-        code=fault.code,
-        fault_class=fault.fault_class,
-        severity=fault.severity,
-        action=fault.action,
-        reason=fault.reason,
-        pci=fault.pci,
-        gpu_index=fault.gpu_index,
-        gpu_serial=fault.gpu_serial,
-        line=fault.line,
-        first_seen=_unix(fault.first_seen),
-        last_seen=_unix(fault.last_seen),
-        count=fault.count,
-        boot_id=fault.boot_id,
-        injected=fault.injected,
-    )
+def _occurrences(items: Sequence[cases.Occurrence]) -> tuple[Occurrence, ...]:
+    return tuple(to_core(item, Occurrence) for item in items)
 
 
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _unix(moment: datetime | None) -> float:
-    return moment.timestamp() if moment else 0.0
+def _unix(since: datetime | None) -> float:
+    return since.timestamp() if since else 0.0

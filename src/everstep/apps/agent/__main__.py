@@ -14,18 +14,24 @@ from pathlib import Path
 
 from everstep.adapters.gpu.boot import KernelBoot
 from everstep.adapters.gpu.catalog_files import catalog_with
+from everstep.adapters.gpu.kmsg import KernelLogFile
 from everstep.adapters.gpu.simulated import SimulatedGpus
 from everstep.adapters.kube.connection import connect
 from everstep.adapters.kube.own_node import OwnNode, Said
 from everstep.adapters.kube.verbs import Verbs
-from everstep.apps.agent.publisher import Backoff, Heartbeat, Publisher
-from everstep.apps.agent.sources import GpuTask, KernelLogTask
+from everstep.apps.agent.backoff import Backoff
+from everstep.apps.agent.kernel_log import KernelLogTask
+from everstep.apps.agent.publisher import Heartbeat, Publisher
+from everstep.apps.agent.questions import about, about_gpus
 from everstep.apps.agent.state import State
+from everstep.apps.agent.supervision import StateTask
 from everstep.apps.probes import serve_probes
-from everstep.core.diagnosis import resumed
+from everstep.core.diagnosis import GPUS, resumed
 from everstep.core.errors import EverstepError, RetryLater, Unreachable
 from everstep.core.fault_catalog import Catalog
 from everstep.core.health import Gpu
+from everstep.core.kernel_lines.stream import RecordStream
+from everstep.ports import GpuReader, StateSource
 
 FIRST_LOOK_BACK = 600_000_000  # microseconds: what the first agent of a node still counts, from before its own start
 
@@ -83,18 +89,27 @@ async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
         if arguments.probe_port:
             await serve_probes(arguments.probe_port, lambda: ready)
         said, boot_id = await _start(own, arguments)
-        state = State(resumed(said.diagnosis if said else None, boot_id), time.time)
-        reader = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else NoGpuReader()
-        gpus = GpuTask(state, catalog, reader)
-        await gpus.look()  # first, so that the first faults already carry the serial of their GPU
-        not_before = 0 if said else time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000 - FIRST_LOOK_BACK
-        kernel_log = KernelLogTask(
-            state, catalog, arguments.kmsg, allow_injected=arguments.allow_injected, not_before=not_before
-        )
-        publisher = Publisher(state, own, said)
-        tasks.create_task(kernel_log.run())
-        await kernel_log.tried.wait()  # nothing is said before every source was asked once
+        reader: GpuReader = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else NoGpuReader()
+        states: tuple[StateSource, ...] = ()
+        lines = KernelLogFile(arguments.kmsg)
+        names = (lines.name, GPUS, *(source.name for source in states))
+        state = State(resumed(said.diagnosis if said else None, boot_id, names), catalog, time.time)
+        gpus = StateTask(state, about_gpus(state, reader))
+        others = [StateTask(state, about(state, source)) for source in states]
         tasks.create_task(gpus.run())
+        for other in others:
+            tasks.create_task(other.run())
+        await gpus.tried.wait()  # first, so that the first faults already carry the serial of their GPU
+        not_before = 0 if said else time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000 - FIRST_LOOK_BACK
+        stream = RecordStream(allow_injected=arguments.allow_injected, not_before=not_before)
+        kernel_log = KernelLogTask(state, lines, stream)
+        tasks.create_task(kernel_log.run())
+        for tried in (kernel_log.tried, *(other.tried for other in others)):
+            await tried.wait()  # nothing is said before every source was asked once
+        if said is not None:
+            state.inherit(said.inherited)
+        publisher = Publisher(state, own, said)
+        tasks.create_task(state.keep_time())
         tasks.create_task(publisher.run())
         await publisher.published.wait()
         ready = True

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
+import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from everstep.adapters.kube.own_node import Said
+from everstep.apps.agent.backoff import Backoff
 from everstep.apps.agent.state import State
+from everstep.core.correlation.history import Occurrence
 from everstep.core.diagnosis import Diagnosis
 from everstep.core.errors import EverstepError
 
 HEARTBEAT = 10.0  # seconds; a node whose Lease is 40 s old is Unknown
 COUNTS_EVERY = 5.0  # seconds between writes that only raise a count
-RETRY_FIRST, RETRY_LIMIT = 0.2, 10.0
+BURST, RATE = 10.0, 4.0  # writes at once, and further ones a second: a storm of ever new faults must not flood the API
 
 log = logging.getLogger(__name__)
 
@@ -23,24 +26,27 @@ log = logging.getLogger(__name__)
 class Api(Protocol):
     """The part of :class:`everstep.adapters.kube.own_node.OwnNode` that the tasks use."""
 
-    async def publish(self, diagnosis: Diagnosis, since: float) -> None: ...
+    async def publish(self, diagnosis: Diagnosis, since: float) -> Sequence[Occurrence]: ...
 
     async def beat(self) -> None: ...
 
 
-class Backoff:
-    """Growing, jittered delays, so that the agents of a whole fleet do not come back at one moment."""
+class Allowance:
+    """So many writes at once, then so many a second."""
 
-    def __init__(self, first: float = RETRY_FIRST, limit: float = RETRY_LIMIT) -> None:
-        self._first, self._limit = first, limit
-        self._next = first
+    def __init__(self, burst: float = BURST, rate: float = RATE) -> None:
+        self._burst, self._rate = burst, rate
+        self._left = burst
+        self._counted_at = time.monotonic()
 
-    async def wait(self) -> None:
-        delay, self._next = self._next, min(self._next * 2, self._limit)
-        await asyncio.sleep(delay * random.uniform(0.5, 1.0))  # noqa: S311  # jitter, not a secret
-
-    def reset(self) -> None:
-        self._next = self._first
+    async def spend(self) -> None:
+        """Returns at once, or as soon as the next write is allowed."""
+        now = time.monotonic()
+        self._left = min(self._burst, self._left + (now - self._counted_at) * self._rate)
+        self._counted_at = now
+        self._left -= 1
+        if self._left < 0:
+            await asyncio.sleep(-self._left / self._rate)
 
 
 class Publisher:
@@ -55,20 +61,21 @@ class Publisher:
         self.published = asyncio.Event()  # set once the first write has gone through
 
     async def run(self) -> None:
-        backoff = Backoff()
+        backoff, allowance = Backoff(), Allowance()
         while True:
             await self._state.changed.wait()
             if not self._state.urgent.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._counts_every):
                         await self._state.urgent.wait()
+            await allowance.spend()
             self._state.changed.clear()
             self._state.urgent.clear()
             diagnosis = self._state.diagnosis
             if diagnosis.verdict is not self._verdict:
                 self._verdict, self._since = diagnosis.verdict, self._state.now()
             try:
-                await self._api.publish(diagnosis, self._since)
+                inherited = await self._api.publish(diagnosis, self._since)
             except EverstepError as why:
                 log.warning("NodeHealth not written, trying again: %s", why)
                 self._state.changed.set()
@@ -78,6 +85,7 @@ class Publisher:
                 backoff.reset()
                 self.published.set()
                 log.info("NodeHealth written: %s: %s", diagnosis.verdict, diagnosis.reason)
+                self._state.inherit(inherited)
 
 
 class Heartbeat:

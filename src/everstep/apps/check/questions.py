@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from everstep.apps.check.asking import Question
 from everstep.core.boot_log import Boot, BootLog, remark, standing, with_records
-from everstep.core.diagnosis import accuses, placed, unwell
 from everstep.core.errors import InvalidInput
 from everstep.core.fault_catalog import Catalog
-from everstep.core.health import Evidence, Gpu
+from everstep.core.gpu_inventory import placed, unwell
+from everstep.core.health import Evidence, Gpu, accuses
 from everstep.core.node_check import Answer, faults_of
 from everstep.ports import GpuReader, LineSource, PartlyUnreachable, StateSource
 
@@ -77,7 +77,7 @@ class Inventory:
 
     async def read(self) -> Sequence[Evidence]:
         self._board.gpus = tuple(await self._reader.gpus())
-        return [evidence for _, evidence in unwell(self._board.gpus)]
+        return unwell(self._board.gpus)
 
 
 def questions(sources: Sources, rules: Rules, wanted: Sequence[str] = ()) -> Mapping[str, Question]:

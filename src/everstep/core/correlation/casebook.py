@@ -41,6 +41,7 @@ class Case:
         device: where the cause was seen; ``devices`` are all that reported.
         count: how many messages told of it. Logs fold and drop lines, so it is no severity.
         pending_until: Unix seconds until which another line may yet explain it; 0 when it stands.
+        source: name of the state source that shows the cause, "" for a line of a log.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Case:
     devices: tuple[str, ...] = ()
     jobs: tuple[Job, ...] = ()
     pending_until: float = 0.0
+    source: str = ""
 
     @property
     def code(self) -> str:
@@ -80,6 +82,12 @@ def code_of(evidence: Evidence) -> str:
     return f"{evidence.kind}:{evidence.code}"
 
 
+def ends_cases(evidence: Evidence) -> bool:
+    """Whether it says that something is over: a link that is up again, a driver that takes its wish back."""
+    code = code_of(evidence)
+    return code in ENDED_BY or (code == "xid:154" and ") to 0x0 " in evidence.line)
+
+
 def with_sighting(book: Casebook, seen: Sighting, accuses: Callable[[Case], bool]) -> Casebook:
     """Takes one sighting in: it ends cases, joins one, or opens one.
 
@@ -89,13 +97,13 @@ def with_sighting(book: Casebook, seen: Sighting, accuses: Callable[[Case], bool
     """
     code = code_of(seen.evidence)
     book = _ended(book, seen, code)
-    if code in ENDED_BY or (code == "xid:154" and _recovered(seen.evidence)):
+    if ends_cases(seen.evidence):
         return book
     index = _home(book, seen, code)
     if index is not None:
         return _joined(book, index, seen, accuses)
     companion = seen.evidence.part is Part.COMPANION
-    if companion and code not in COMPANIONS_THAT_STAND:
+    if seen.evidence.part is Part.DETAIL or (companion and code not in COMPANIONS_THAT_STAND):
         return book
     if code == "xid:45" and seen.cancelled:
         return book
@@ -107,6 +115,8 @@ def settled(book: Casebook, now: float) -> Casebook:
     """Ends the waiting of cases for another explanation: they join one that came, or stand. Call it now and then."""
     history = kept(book.history, now)
     waiting = [case for case in book.cases if case.pending_until and now >= case.pending_until]
+    if not waiting and history is book.history:
+        return book
     cases = [case for case in book.cases if case not in waiting]
     for case in waiting:
         index = next((at for at, other in enumerate(cases) if _explains(other, case)), None)
@@ -135,15 +145,11 @@ def _absorbing(case: Case, other: Case) -> Case:
     )
 
 
-def _recovered(evidence: Evidence) -> bool:
-    return ") to 0x0 " in evidence.line
-
-
 def _ended(book: Casebook, seen: Sighting, code: str) -> Casebook:
     """Without the cases of which this sighting is the proof that they are over."""
-    ended = ENDED_BY.get(code)
-    if ended is None and not (code == "xid:154" and _recovered(seen.evidence)):
+    if not ends_cases(seen.evidence):
         return book
+    ended = ENDED_BY.get(code)
     cases = []
     for case in book.cases:
         concerned = case.cause.kind in ("xid", "host") if ended is None else case.code in ended
@@ -227,6 +233,7 @@ def _opened(book: Casebook, seen: Sighting, wait: float, accuses: Callable[[Case
         devices=(seen.device,),
         jobs=seen.jobs[:MAX_MEMBERS],
         pending_until=seen.at + wait if wait else 0.0,
+        source=seen.source,
     )
     history = kept(book.history, seen.at)
     if not wait:
@@ -253,6 +260,7 @@ def _joined(book: Casebook, index: int, seen: Sighting, accuses: Callable[[Case]
         devices=_with(case.devices, seen.device),
         jobs=case.jobs + tuple(job for job in seen.jobs if job not in case.jobs)[: MAX_MEMBERS - len(case.jobs)],
         pending_until=case.pending_until if again and case.pending_until else 0.0,
+        source=seen.source and case.source if again else case.source,
     )
     if not again and _is_closer(case, code):
         joined = _with_cause(joined, seen, code, keep_key=accuses(case))
@@ -293,6 +301,7 @@ def _with_cause(case: Case, seen: Sighting, code: str, *, keep_key: bool) -> Cas
         device=seen.device,
         gpu_index=seen.gpu_index,
         gpu_serial=seen.gpu_serial,
+        source=seen.source,
         members=tuple(member for member in members if code_of(member) != code),
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from everstep.core.fault_catalog import LONGEST_WINDOW, Repeat
 
 MAX_OCCURRENCES = 512  # a bound on what is stored; episodes are minutes apart, so a week of one bad part fits
+MAX_LINEAGES = 8  # jobs remembered of one episode; two already tell what there is to tell
 UNRELATED_WINDOW = 86400.0  # seconds within which two unrelated jobs on one GPU accuse it
 _SAME = 60.0  # seconds: what is closer together than this is one episode
 
@@ -34,7 +35,7 @@ def with_occurrence(history: tuple[Occurrence, ...], new: Occurrence) -> tuple[O
     found = list(history)
     for index, old in enumerate(found):
         if old.device == new.device and old.code == new.code and abs(old.at - new.at) <= _SAME:
-            lineages = tuple(dict.fromkeys((*old.lineages, *new.lineages)))
+            lineages = tuple(dict.fromkeys((*old.lineages, *new.lineages)))[:MAX_LINEAGES]
             found[index] = replace(new, at=min(old.at, new.at), lineages=lineages)
             return tuple(found)
     return tuple(sorted((*found, new), key=lambda item: item.at)[-MAX_OCCURRENCES:])

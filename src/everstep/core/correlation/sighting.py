@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everstep.core.diagnosis import normal_pci
+from everstep.core.gpu_inventory import normal_pci
 from everstep.core.health import Evidence, Gpu
 
 NODE = "node"  # the device of evidence that names none
@@ -33,6 +33,8 @@ class Sighting:
         at: Unix seconds of the observer's own clock; logs drift.
         jobs: jobs that used the device then.
         cancelled: whether such a job was being cancelled: then removed channels need no other reason.
+        source: name of the state source that shows it, "" for a line of a log. A state is over when its source no
+            longer shows it; a line never takes itself back.
     """
 
     evidence: Evidence
@@ -43,6 +45,7 @@ class Sighting:
     gpu_serial: str | None = None
     jobs: tuple[Job, ...] = ()
     cancelled: bool = False
+    source: str = ""
 
 
 def placed_sighting(

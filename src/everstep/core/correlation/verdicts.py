@@ -7,10 +7,9 @@ from dataclasses import replace
 
 from everstep.core.correlation.casebook import Case, Casebook, code_of
 from everstep.core.correlation.history import times, unrelated_jobs
-from everstep.core.diagnosis import accuses
 from everstep.core.fault_catalog import Catalog, Entry
 from everstep.core.faults import judge
-from everstep.core.health import Fault, FaultClass, FirstAction, Severity
+from everstep.core.health import Fault, FaultClass, FirstAction, Severity, accuses
 
 _GRAVITY = {
     FirstAction.NONE: 0,
