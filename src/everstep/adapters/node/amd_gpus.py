@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.adapters.node.files import names, read_number, read_word, since_boot
-from everstep.core.diagnosis import normal_pci
 from everstep.core.errors import Unreachable
+from everstep.core.gpu_inventory import normal_pci
 from everstep.core.health import Evidence
 from everstep.core.node_state.device_counts import believable, parse_error_counts
 from everstep.ports import PartlyUnreachable

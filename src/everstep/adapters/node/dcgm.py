@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 import httpx2
 
 from everstep.adapters.node.files import since_boot
-from everstep.core.diagnosis import normal_pci
 from everstep.core.errors import Unreachable
+from everstep.core.gpu_inventory import normal_pci
 from everstep.core.health import Evidence, Fault
 from everstep.core.node_state.dcgm_metrics import PREFIX, GpuMetrics, Sample, by_gpu, parse_sample
 from everstep.core.node_state.dcgm_watch import GpuWatch, gpu_evidence, watched
