@@ -23,7 +23,7 @@ def check(
     ] = None,
     kmsg: Annotated[Path, typer.Option(help="Kernel log.", envvar="EVERSTEP_KMSG")] = Path("/dev/kmsg"),
     simulated_gpus: Annotated[
-        Path | None, typer.Option(help="Only in a lab.", envvar="EVERSTEP_SIMULATED_GPUS")
+        Path | None, typer.Option(help="The file of a lab; without it GPUs are read through NVML.")
     ] = None,
     site: Annotated[
         Path | None, typer.Option(help="The site's own fault table.", envvar="EVERSTEP_SITE_FAULTS")
@@ -48,10 +48,12 @@ def check(
         else:
             _print_table(report)
 
+    given = from_environment()
+    simulated = replace(given.gpus, reader="simulated", simulated=simulated_gpus)
     request = replace(
-        from_environment(),
+        given,
         kernel_log=kmsg,
-        simulated_gpus=simulated_gpus,
+        gpus=simulated if simulated_gpus else given.gpus,
         site_faults=site,
         sources=tuple(source or ()),
         window=window,

@@ -14,6 +14,14 @@ def inject(
     xid: Annotated[
         int | None, typer.Option(help="XID that the GPU's driver prints: 79 is a GPU that fell off the bus.")
     ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="What no log line tells, only the driver when it is asked: lost, wants-reset, wants-reboot, unlisted, "
+            "remap-pending, remap-failed, sram-errors, too-hot, power-brake, no-fabric, inforom-damaged, narrow-link, "
+            "broken-query, hang (no question comes back), no-driver; well ends them."
+        ),
+    ] = None,
     gpu: Annotated[int, typer.Option(help="Index of the GPU on the node.")] = 0,
     power: Annotated[bool, typer.Option("--power", help="The whole machine loses its power instead.")] = False,
     lab: Annotated[
@@ -23,13 +31,22 @@ def inject(
         ),
     ] = None,
 ) -> None:
-    """Makes a GPU of a lab node fail, or cuts the node's power: `everstep inject gpu-1 --xid 79`."""
-    if power == (xid is not None):
-        raise typer.BadParameter("name one fault: --xid CODE or --power")
+    """Makes a GPU of a lab node fail, or cuts the node's power.
+
+    `everstep inject gpu-1 --xid 79`, `everstep inject gpu-1 --gpu 0 --state remap-failed`
+    """
+    if [power, xid is not None, state is not None].count(True) != 1:
+        raise typer.BadParameter("name one fault: --xid CODE, --state NAME or --power")
     from everstep.lab.cluster import Lab
 
     with Lab.find(lab).hardware() as hardware:
-        fault = hardware.cut_power(node) if xid is None else hardware.inject(node, xid, gpu)
+        if xid is not None:
+            fault = hardware.inject(node, xid, gpu)
+        elif state is not None:
+            fault = hardware.set_state(node, state, gpu)
+        else:
+            fault = hardware.cut_power(node)
     at = time.strftime("%H:%M:%S", time.localtime(fault.at))
-    for line in fault.records or [f"{node} has no power any more"]:
+    said = f"{node} has no power any more" if power else f"GPU {gpu} is now {state}; nothing is in the kernel log"
+    for line in fault.records or [said]:
         typer.echo(f"{at} {node}: {line}")

@@ -32,6 +32,8 @@ _FATAL = re.compile(r"\bFatal\b")
 _VERDICT = re.compile(r": 0*\d+, (Fatal|Non-fatal)\b")
 _COUNT = re.compile(r"(\d+) (?:new )?uncorrectable hardware errors")
 _NO_COUNT = 0xFFFF0  # posted from healthy GPUs that repeat it at every query; no counter of real errors gets there
+# As everstep.adapters.gpu.nvml_reading writes what NVML wants; a plain reset is the ordinary case.
+_RECOVERY = re.compile(r"\brecovery_action=(?:system-)?(reboot|drain-peers|recover-imex|unknown)\b")
 _CPER = re.compile(r"event severity: (corrected|fatal)\b")
 
 
@@ -58,9 +60,9 @@ def variants_of(evidence: Evidence) -> tuple[str, ...]:
             return ("constant",) if count and int(count[1]) >= _NO_COUNT else ()
         case "ib", "health_syndrome":
             return ("high-temperature",) if "synd 0x10:" in evidence.line else ()
-        case "host", "cper_severity":
-            severity = _CPER.search(evidence.line)
-            return (severity[1],) if severity else ()
+        case "host", ("gpu_recovery" | "cper_severity") as code:
+            word = (_RECOVERY if code == "gpu_recovery" else _CPER).search(evidence.line)
+            return (word[1],) if word else ()
         case _:
             return ()
 

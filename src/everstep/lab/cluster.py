@@ -230,6 +230,11 @@ class Lab:
         with self.hardware() as hardware:
             return hardware.inject(node, xid, gpu).at
 
+    def set_gpu_state(self, node: str, state: str, gpu: int = 0) -> float:
+        """Puts a simulated GPU into a state that only its driver tells; returns when, Unix seconds."""
+        with self.hardware() as hardware:
+            return hardware.set_state(node, state, gpu).at
+
     def hardware(self) -> HardwareClient:
         """A client of the simulated hardware, to use as a context manager."""
         return HardwareClient(self.layout.root)

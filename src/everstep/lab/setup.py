@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from everstep.lab.binaries import binaries_dir, built, ensure_binaries
+from everstep.lab.driver import ensure_driver
 from everstep.lab.errors import LabError
 from everstep.lab.images import RECIPES, build_images
 from everstep.lab.layout import LabConfig, LabPlan
@@ -17,7 +18,7 @@ from everstep.lab.progress import Progresses
 # program -> the Debian package that has it; scripts/setup installs them
 PROGRAMS = {
     "runc": "runc", "ip": "iproute2", "iptables": "iptables", "nsenter": "util-linux", "openssl": "openssl",
-    "sysctl": "procps", "mmdebstrap": "mmdebstrap", "buildah": "buildah",
+    "sysctl": "procps", "mmdebstrap": "mmdebstrap", "buildah": "buildah", "gcc": "gcc",
 }  # fmt: skip
 _CNI_FOLDERS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
@@ -46,6 +47,7 @@ def ensure_all() -> None:
 def ensure(images: Sequence[str]) -> tuple[Path, dict[str, Path]]:
     """The binaries' folder, and name -> archive for each image. Raises LabError with the first failure."""
     check_programs()
+    ensure_driver()
     with Progresses("Making what a lab is made of (only what changed; all of it takes about ten minutes)") as progress:
         report = progress.tell
         apart = [name for name in images if not RECIPES[name].binaries]

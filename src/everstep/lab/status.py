@@ -88,7 +88,7 @@ def print_machines(lab: Lab) -> None:
 
 def _gpu_cells(gpu: GpuReading) -> list[str]:
     memory, power = f"{gpu.memory_used_mib} MiB", f"{gpu.power_watts:.0f} W"
-    action = "lost" if gpu.lost else gpu.recovery_action
+    action = " ".join(["lost" if gpu.lost else gpu.recovery_action, *gpu.states])
     return [
         str(gpu.index),
         gpu.serial,

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from everstep.lab import cgroups, networks, nodes, processes
+from everstep.lab.driver import install_driver
 from everstep.lab.errors import LabError
 from everstep.lab.imagestore import clone_store
 from everstep.lab.layout import CONTROL, Addresses, LabConfig, LabLayout
@@ -74,6 +75,7 @@ class Switchboard:
         parts = self.parts(node)
         labels, taints = self.registration(node)
         await asyncio.to_thread(nodes.write_files, parts, labels, taints)
+        await asyncio.to_thread(install_driver, self.layout.node_run(node))
         await asyncio.gather(
             create_certificate(
                 self.layout,

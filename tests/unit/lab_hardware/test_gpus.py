@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.lab.hardware.gpu_states import GpuState
 from everstep.lab.hardware.gpus import (
     IDLE_CELSIUS,
     IDLE_WATTS,
@@ -85,3 +86,15 @@ def test_new_parts_differ_in_identity_but_sit_in_their_slot() -> None:
 def test_each_xid_has_its_own_effect(xid: int, lost: bool, action: str) -> None:
     effect = effect_of(xid)
     assert (effect.lost, effect.recovery_action) == (lost, action)
+
+
+def test_a_power_cycle_mends_the_driver_and_not_the_part() -> None:
+    gpu = SimulatedGpu(new_identity(0))
+    for state in GpuState:
+        if state is not GpuState.WELL:
+            gpu.take(state)
+    gpu.clear()
+    assert gpu.states == {GpuState.REMAP_FAILED, GpuState.SRAM_ERRORS, GpuState.INFOROM_DAMAGED}
+    assert gpu.healthy
+    gpu.take(GpuState.WELL)
+    assert not gpu.states

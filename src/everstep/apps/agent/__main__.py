@@ -12,10 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from everstep.adapters.gpu.boot import KernelBoot
 from everstep.adapters.gpu.catalog_files import catalog_with
 from everstep.adapters.gpu.kmsg import KernelLogFile
-from everstep.adapters.gpu.simulated import SimulatedGpus
 from everstep.adapters.kube.connection import connect
 from everstep.adapters.kube.own_node import OwnNode, Said
 from everstep.adapters.kube.verbs import Verbs
@@ -25,31 +23,23 @@ from everstep.apps.agent.publisher import Heartbeat, Publisher
 from everstep.apps.agent.questions import about, about_gpus
 from everstep.apps.agent.state import State
 from everstep.apps.agent.supervision import StateTask
+from everstep.apps.gpu_settings import add_gpu_arguments, gpu_settings
 from everstep.apps.probes import serve_probes
 from everstep.core.diagnosis import GPUS, resumed
-from everstep.core.errors import EverstepError, RetryLater, Unreachable
+from everstep.core.errors import EverstepError, RetryLater
 from everstep.core.fault_catalog import Catalog
-from everstep.core.health import Gpu
 from everstep.core.kernel_lines.stream import RecordStream
-from everstep.ports import GpuReader, StateSource
 
 FIRST_LOOK_BACK = 600_000_000  # microseconds: what the first agent of a node still counts, from before its own start
 
 log = logging.getLogger(__name__)
 
 
-class NoGpuReader:
-    """For a node without any reader of its GPUs: that is said, and the node is not called healthy."""
-
-    async def gpus(self) -> Sequence[Gpu]:
-        raise Unreachable("no GPU reader is configured for this node")
-
-
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="everstep agent", description="Watches one GPU node and says how it is.")
     parser.add_argument("--node", default=os.environ.get("NODE_NAME"), help="name of this node (default: $NODE_NAME)")
     parser.add_argument("--kmsg", type=Path, default=Path("/dev/kmsg"), help="kernel log (default: %(default)s)")
-    parser.add_argument("--simulated-gpus", type=Path, help="file with the state of simulated GPUs")
+    add_gpu_arguments(parser)
     parser.add_argument(
         "--allow-injected", action="store_true", help="count lines that programs wrote to the kernel log"
     )
@@ -70,7 +60,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 async def _start(own: OwnNode, arguments: argparse.Namespace) -> tuple[Said | None, str]:
     """What was said before, and this boot's id. Waits for the API server: without it records would count twice."""
-    boot = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else KernelBoot()
+    boot = gpu_settings(arguments).boot()
     backoff = Backoff()
     while True:
         try:
@@ -89,8 +79,7 @@ async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
         if arguments.probe_port:
             await serve_probes(arguments.probe_port, lambda: ready)
         said, boot_id = await _start(own, arguments)
-        reader: GpuReader = SimulatedGpus(arguments.simulated_gpus) if arguments.simulated_gpus else NoGpuReader()
-        states: tuple[StateSource, ...] = ()
+        reader, states = gpu_settings(arguments).sources()
         lines = KernelLogFile(arguments.kmsg)
         names = (lines.name, GPUS, *(source.name for source in states))
         state = State(resumed(said.diagnosis if said else None, boot_id, names), catalog, time.time)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from everstep.apps.check.performing import EXAMPLES, Report, from_environment, perform
+from everstep.apps.gpu_settings import add_gpu_arguments, gpu_settings
 from everstep.core.errors import EverstepError
 from everstep.core.node_check import EXIT_CODES, Fitness
 
@@ -31,14 +32,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--deadline", type=float, default=given.deadline, help="seconds in all (default: %(default)g)")
     parser.add_argument("--window", type=float, help="seconds of the kernel log that count (default: the whole boot)")
     parser.add_argument("--kmsg", type=Path, default=given.kernel_log, help="kernel log (default: %(default)s)")
-    parser.add_argument("--simulated-gpus", type=Path, default=given.simulated_gpus, help="only in a lab")
+    add_gpu_arguments(parser)
     parser.add_argument("--site-faults", type=Path, default=given.site_faults, help="the site's own fault table")
     parser.add_argument("--allow-injected", action="store_true", default=given.allow_injected)
     options = parser.parse_args(argv)
     request = replace(
         given,
         kernel_log=options.kmsg,
-        simulated_gpus=options.simulated_gpus,
+        gpus=gpu_settings(options),
         site_faults=options.site_faults,
         allow_injected=options.allow_injected,
         sources=tuple(options.source),

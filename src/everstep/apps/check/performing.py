@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from everstep.adapters.gpu.catalog_files import catalog_with
 from everstep.adapters.gpu.kmsg import KernelLogFile
-from everstep.adapters.gpu.simulated import SimulatedGpus
 from everstep.apps.check.asking import ask
 from everstep.apps.check.questions import Rules, Sources, questions
-from everstep.core.errors import InvalidInput, Unreachable
-from everstep.core.health import Fault, Gpu
+from everstep.apps.gpu_settings import GpuSettings
+from everstep.core.errors import InvalidInput
+from everstep.core.health import Fault
 from everstep.core.node_check import EXIT_CODES, Finding, finding, in_all
 
 DEADLINE = (
@@ -39,7 +39,7 @@ class Request:
     """
 
     kernel_log: Path
-    simulated_gpus: Path | None = None
+    gpus: GpuSettings = field(default_factory=GpuSettings)
     site_faults: Path | None = None
     allow_injected: bool = False
     sources: tuple[str, ...] = ()
@@ -75,19 +75,12 @@ class Report:
         }
 
 
-class NoGpuReader:
-    """For a node without any reader of its GPUs: that is said, and the node is not called fit."""
-
-    async def gpus(self) -> Sequence[Gpu]:
-        raise Unreachable("no GPU reader is configured for this node")
-
-
 def from_environment(environment: Mapping[str, str] = os.environ) -> Request:
     """The request with the settings of the agent's pod, or of a lab's node; the defaults of a real node elsewhere."""
-    simulated, site = environment.get("EVERSTEP_SIMULATED_GPUS"), environment.get("EVERSTEP_SITE_FAULTS")
+    site = environment.get("EVERSTEP_SITE_FAULTS")
     return Request(
         kernel_log=Path(environment.get("EVERSTEP_KMSG") or "/dev/kmsg"),
-        simulated_gpus=Path(simulated) if simulated else None,
+        gpus=GpuSettings.from_environment(environment),
         site_faults=Path(site) if site else None,
         allow_injected=environment.get("EVERSTEP_ALLOW_INJECTED") == "true",
     )
@@ -111,10 +104,9 @@ def perform(request: Request) -> Report:
 
 def local_sources(request: Request) -> Sources:
     """What this node has."""
-    return Sources(
-        KernelLogFile(request.kernel_log),
-        SimulatedGpus(request.simulated_gpus) if request.simulated_gpus else NoGpuReader(),
-    )
+    gpus, _ = request.gpus.sources()  # each question runs in a thread of its own, and so needs its own
+    _, states = request.gpus.sources(at_once=True)
+    return Sources(KernelLogFile(request.kernel_log), gpus, states)
 
 
 def _described(fault: Fault) -> dict[str, Any]:

@@ -55,6 +55,10 @@ class HardwareClient:
         """Makes a GPU fail."""
         return self._ask("POST", f"/v1/nodes/{node}/faults", FaultAnswer, FaultRequest(xid=xid, gpu=gpu))
 
+    def set_state(self, node: str, state: str, gpu: int = 0) -> FaultAnswer:
+        """Puts a GPU into a state that only its driver tells (a name of :class:`.gpu_states.GpuState`)."""
+        return self._ask("POST", f"/v1/nodes/{node}/faults", FaultAnswer, FaultRequest(state=state, gpu=gpu))
+
     def cut_power(self, node: str) -> FaultAnswer:
         """Ends every process of the node at once."""
         return self._ask("POST", f"/v1/nodes/{node}/faults", FaultAnswer, FaultRequest(power=True))

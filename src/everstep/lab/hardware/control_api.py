@@ -1,7 +1,8 @@
 """The hardware's own interface, on a Unix socket in the lab's directory that only the lab's owner may open.
 
-``GET /v1/status``, ``GET /v1/gpus?since=UNIX_SECONDS``, ``POST /v1/nodes/{node}/faults`` with ``{"xid", "gpu"}`` or
-``{"power": true}``, ``POST /v1/nodes/{node}/boot``. Errors as in the machine API.
+``GET /v1/status``, ``GET /v1/gpus?since=UNIX_SECONDS``, ``POST /v1/nodes/{node}/boot``, and
+``POST /v1/nodes/{node}/faults`` with ``{"xid", "gpu"}``, ``{"state", "gpu"}`` or ``{"power": true}``. Errors as in the
+machine API.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from everstep.core.errors import EverstepError, InvalidInput
 from everstep.lab.hardware.answers import answer, problem, problem_of
+from everstep.lab.hardware.gpu_states import gpu_state
 from everstep.lab.hardware.gpus import GpuReading
 from everstep.lab.hardware.history import History, Sample
 from everstep.lab.hardware.machines import Machines
@@ -26,15 +28,16 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class FaultRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to break: an XID on a GPU, or the machine's power."""
+    """What to break: an XID on a GPU, a state that only its driver tells, or the machine's power."""
 
     xid: int | None = None
+    state: str | None = None
     gpu: int = 0
     power: bool = False
 
 
 class FaultAnswer(msgspec.Struct, frozen=True):
-    """When it happened (Unix seconds), and the kernel log records it caused; none when the power went."""
+    """When it happened (Unix seconds), and the kernel log records it caused; only an XID causes any."""
 
     at: float
     records: list[str]
@@ -97,18 +100,20 @@ class _Control:
             asked = msgspec.json.decode(await request.body(), type=FaultRequest)
         except msgspec.DecodeError as error:
             raise InvalidInput(f"the body names no fault: {error}") from None
-        if asked.power == (asked.xid is not None):
-            raise InvalidInput("name one fault: an XID or the power")
+        if [asked.power, asked.xid is not None, asked.state is not None].count(True) != 1:
+            raise InvalidInput("name one fault: an XID, a state or the power")
         at = time.time()
-        if asked.xid is None:
+        records: list[str] = []
+        if asked.xid is not None:
+            records = machine.inject(asked.xid, asked.gpu)
+        elif asked.state is not None:
+            machine.set_state(gpu_state(asked.state), asked.gpu)
+        else:
             try:
                 await self._power.power_off(machine.name)
             except Exception as error:  # whatever switching raises: the one who asked must hear of it
                 return problem(500, "internal", f"the power of {machine.name} cannot be cut: {error}")
             machine.observe()
-            records: list[str] = []
-        else:
-            records = machine.inject(asked.xid, asked.gpu)
         self._keep()
         return answer(200, FaultAnswer(at, records))
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import secrets
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
+
+from everstep.lab.hardware.gpu_states import LASTING, GpuState
 
 MODEL = "NVIDIA H100 80GB HBM3"
 MEMORY_TOTAL_MIB = 81559  # what nvidia-smi shows for that model
@@ -45,6 +48,7 @@ class GpuReading(msgspec.Struct, frozen=True):
     temperature_c: int
     recovery_action: str
     lost: bool
+    states: list[str] = []
 
 
 class DriverReport(msgspec.Struct, frozen=True):
@@ -73,12 +77,19 @@ def new_identity(index: int) -> GpuIdentity:
 
 
 class SimulatedGpu:
-    """One GPU of one machine. ``lost`` and ``recovery_action`` are its faults; the gauges are derived."""
+    """One GPU of one machine. ``lost``, ``recovery_action`` and ``states`` are its faults; the gauges are derived."""
 
-    def __init__(self, identity: GpuIdentity, lost: bool = False, recovery_action: str = "none") -> None:
+    def __init__(
+        self,
+        identity: GpuIdentity,
+        lost: bool = False,
+        recovery_action: str = "none",
+        states: Iterable[GpuState] = (),
+    ) -> None:
         self.identity = identity
         self.lost = lost
         self.recovery_action = recovery_action
+        self.states = set(states)
         self._utilization = 0.0
         self._memory = 0.0
         self._watts = IDLE_WATTS
@@ -97,9 +108,25 @@ class SimulatedGpu:
         if self.lost:
             self.power_off()
 
+    def take(self, state: GpuState) -> None:
+        """Takes on a state that shows only when the driver is asked; ``WELL`` ends all of them, and every fault."""
+        match state:
+            case GpuState.WELL:
+                self.states.clear()
+                self.clear()
+            case GpuState.LOST:
+                self.fail(lost=True, recovery_action="none")
+            case GpuState.WANTS_RESET:
+                self.fail(lost=False, recovery_action="reset")
+            case GpuState.WANTS_REBOOT:
+                self.fail(lost=False, recovery_action="reboot")
+            case _:
+                self.states.add(state)
+
     def clear(self) -> None:
-        """A power cycle: the driver finds the device again."""
+        """A power cycle: the driver finds the device again. Damage to the part itself stays."""
         self.lost, self.recovery_action = False, "none"
+        self.states &= LASTING
         self.power_off()
 
     def power_off(self) -> None:
@@ -135,6 +162,7 @@ class SimulatedGpu:
             temperature_c=round(self._celsius),
             recovery_action=self.recovery_action,
             lost=self.lost,
+            states=sorted(self.states),
         )
 
 

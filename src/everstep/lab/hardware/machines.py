@@ -17,6 +17,8 @@ import msgspec
 
 from everstep.core.errors import Conflict, InvalidInput, NotFound
 from everstep.lab.hardware import kernel_log
+from everstep.lab.hardware.driver_state import STATE_FILE, driver_text, write_pci
+from everstep.lab.hardware.gpu_states import GpuState
 from everstep.lab.hardware.gpus import NO_LOAD, DriverReport, GpuReading, Load, SimulatedGpu, new_identity
 from everstep.lab.hardware.kernel_log import KernelLog
 from everstep.lab.hardware.processes import read_stat
@@ -31,8 +33,9 @@ class Machine:
     def __init__(self, settings: MachineSettings, record: MachineRecord) -> None:
         self.settings = settings
         self.record = record
-        self.gpus = [SimulatedGpu(g.identity, g.lost, g.recovery_action) for g in record.gpus]
+        self.gpus = [SimulatedGpu(g.identity, g.lost, g.recovery_action, g.states) for g in record.gpus]
         self.log = KernelLog(Path(settings.run_directory) / "kmsg")
+        self._driver_text = ""
         self.health_version = 0
         self._health_changed = asyncio.Event()
 
@@ -56,6 +59,8 @@ class Machine:
         self.log.boot(kernel_log.boot_lines(os.uname().release, [g.identity.pci for g in self.gpus]))
         _replace(Path(self.settings.run_directory) / "boot_id", f"{self.boot_id}\n".encode())
         self.publish_health()
+        write_pci(Path(self.settings.run_directory), self.gpus)
+        self._driver_text = ""
         self.report(time.time())
         return self.boot_id
 
@@ -85,9 +90,13 @@ class Machine:
             gpu.advance(Load(by_index.busy + by_uuid.busy, by_index.memory_mib + by_uuid.memory_mib), seconds)
 
     def report(self, now: float) -> None:
-        """Writes ``gpus.json`` where the node's agent reads it. ``now`` is Unix seconds."""
+        """Writes what the node's agent reads: ``gpus.json``, and the driver's state. ``now`` is Unix seconds."""
+        run = Path(self.settings.run_directory)
         report = DriverReport(boot_id=self.boot_id, sampled_at=round(now, 3), gpus=self.readings())
-        _replace(Path(self.settings.run_directory) / "gpus.json", msgspec.json.encode(report))
+        _replace(run / "gpus.json", msgspec.json.encode(report))
+        if (text := driver_text(self.gpus)) != self._driver_text:
+            _replace(run / STATE_FILE, text.encode())
+            self._driver_text = text
 
     def readings(self) -> list[GpuReading]:
         return [gpu.reading() for gpu in self.gpus]
@@ -100,13 +109,7 @@ class Machine:
             Conflict: the machine does not run, so its kernel says nothing.
         """
         effect = effect_of(xid)
-        if not 0 <= index < len(self.gpus):
-            have = f"GPUs 0 to {len(self.gpus) - 1}" if self.gpus else "no GPU"
-            raise InvalidInput(f"{self.name} has no GPU {index}: it has {have}")
-        self.observe()
-        if self.record.state is not MachineState.RUNNING:
-            raise Conflict(f"{self.name} is {self.record.state}: power it on before breaking its GPU")
-        gpu = self.gpus[index]
+        gpu = self._running_gpu(index)
         first = gpu.healthy
         gpu.fail(effect.lost, effect.recovery_action)
         who = gpu.identity
@@ -117,6 +120,21 @@ class Machine:
         records = [self.log.append(kernel_log.ERROR, line) for line in lines]
         self.publish_health()
         return records
+
+    def set_state(self, state: GpuState, index: int) -> None:
+        """Puts GPU ``index`` into a state that only its driver tells. Raises as :meth:`inject`."""
+        self._running_gpu(index).take(state)
+        self.report(time.time())
+        self.publish_health()
+
+    def _running_gpu(self, index: int) -> SimulatedGpu:
+        if not 0 <= index < len(self.gpus):
+            have = f"GPUs 0 to {len(self.gpus) - 1}" if self.gpus else "no GPU"
+            raise InvalidInput(f"{self.name} has no GPU {index}: it has {have}")
+        self.observe()
+        if self.record.state is not MachineState.RUNNING:
+            raise Conflict(f"{self.name} is {self.record.state}: power it on before breaking its GPU")
+        return self.gpus[index]
 
     def repair(self) -> None:
         """Puts new GPUs in and forgets all faults."""
@@ -132,7 +150,7 @@ class Machine:
 
     def keep(self) -> MachineRecord:
         """The record to store, with the GPUs' present faults."""
-        self.record.gpus = [GpuRecord(g.identity, g.lost, g.recovery_action) for g in self.gpus]
+        self.record.gpus = [GpuRecord(g.identity, g.lost, g.recovery_action, sorted(g.states)) for g in self.gpus]
         return self.record
 
     def publish_health(self) -> None:

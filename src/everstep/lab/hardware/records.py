@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from everstep.core.errors import Unreadable
+from everstep.lab.hardware.gpu_states import GpuState
 from everstep.lab.hardware.gpus import GpuIdentity
 
 
@@ -44,6 +45,7 @@ class GpuRecord(msgspec.Struct):
     identity: GpuIdentity
     lost: bool = False
     recovery_action: str = "none"
+    states: list[GpuState] = []
 
 
 class MachineRecord(msgspec.Struct):
