@@ -31,14 +31,25 @@ from everstep.api.slurm_cluster import (
     User,
     Volume,
 )
+from everstep.apps.refusals import in_plain_words, kind_is_missing
 from everstep.core.cluster_state import GPU_RESOURCE, POOL_LABEL
-from everstep.core.errors import InvalidInput, NotFound, Unreachable
+from everstep.core.errors import EverstepError, InvalidInput, NotFound, Refused, Unreachable
 from everstep.lab.storage import PROVISIONER as LAB_FILE_SERVER
 
 MANAGER = "everstep-cli"
 DEFAULT_VERSION = "24.11"
 VERSIONS = ("22.05", DEFAULT_VERSION, "26.05")
 DEFAULT_SIZE = "100Gi"
+_OPTIONS = {
+    r"metadata\.name$": "NAME",
+    r"metadata\.namespace": "--namespace",
+    r"spec\.slurmVersion": "--slurm",
+    r"spec\.nodePools\[\d+\]\.gpus": "--gpus",
+    r"spec\.nodePools": "--pool",
+    r"spec\.users": "--user",
+    r"spec\.storage\.home\.size": "--size",
+    r"spec\.storage\.home\.storageClassName": "--storage-class",
+}
 _UIDS = range(10_000, 60_000)
 _PAUSE = 0.2
 
@@ -135,28 +146,36 @@ async def create_cluster(
         raise InvalidInput(f"{request.namespace}/{request.name}: a name has small letters, digits and dashes only")
     if request.version is not None and request.version not in VERSIONS:
         raise InvalidInput(f"--slurm {request.version}: choose one of {', '.join(VERSIONS)}")
+    what = f"SlurmCluster {request.namespace}/{request.name}"
     async with connect(kubeconfig) as http:
-        verbs = Verbs(http)
-        spec = await wanted(verbs, request, tell)
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": "SlurmCluster",
-            "metadata": {"name": request.name, "namespace": request.namespace},
-            "spec": msgspec.to_builtins(spec),
-        }
-        await _ensure_namespace(verbs, request.namespace)
-        await verbs.apply(_path(request.namespace, request.name), body, MANAGER)
-        if wait is None:
-            return await _read(verbs, request.namespace, request.name)
-        return await _wait(verbs, request, wait, tell)
+        with in_plain_words(what, _OPTIONS):
+            return await _create(Verbs(http), request, wait, tell)
+
+
+async def _create(verbs: Verbs, request: Request, wait: float | None, tell: Callable[[str], None]) -> Said:
+    spec = await wanted(verbs, request, tell)
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": "SlurmCluster",
+        "metadata": {"name": request.name, "namespace": request.namespace},
+        "spec": msgspec.to_builtins(spec),
+    }
+    await _ensure_namespace(verbs, request.namespace)
+    await verbs.apply(_path(request.namespace, request.name), body, MANAGER)
+    if wait is None:
+        return await _read(verbs, request.namespace, request.name)
+    return await _wait(verbs, request, wait, tell)
 
 
 async def read_cluster(kubeconfig: Path | None, namespace: str, name: str) -> Said:
     """Raises EverstepError."""
     async with connect(kubeconfig) as http:
         try:
-            return await _read(Verbs(http), namespace, name)
+            with in_plain_words(f"SlurmCluster {namespace}/{name}"):
+                return await _read(Verbs(http), namespace, name)
         except NotFound as why:
+            if isinstance(why.__cause__, EverstepError) and kind_is_missing(why.__cause__):
+                raise
             hint = "`kubectl get slurmclusters -A` shows those there are"
             raise NotFound(f"there is no SlurmCluster {name} in namespace {namespace}; {hint}") from why
 
@@ -192,6 +211,8 @@ def _path(namespace: str, name: str) -> str:
 async def _ensure_namespace(verbs: Verbs, namespace: str) -> None:
     try:
         await verbs.get(f"/api/v1/namespaces/{namespace}", dict[str, Any])
+    except Refused:
+        return  # who may not look at namespaces may still have one; that it is missing, the next request says
     except NotFound:
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         try:

@@ -39,6 +39,15 @@ class AlreadyExists(Conflict):
     """Somebody (perhaps this process, before a crash) created the object first."""
 
 
+class ApiRefusal(Exception):
+    """The API server's own words; it is the cause (``__cause__``) of the error that a refusal raises."""
+
+    def __init__(self, code: int, status: ApiStatus) -> None:
+        super().__init__(status.message)
+        self.code = code
+        self.status = status
+
+
 class Verbs:
     """Requests with one meaning each; every method raises only errors of :mod:`everstep.core.errors`.
 
@@ -113,4 +122,6 @@ def refusal(method: str, path: str, reply: httpx2.Response) -> EverstepError:
     if status.reason == "AlreadyExists":
         kind = AlreadyExists
     said = status.message.strip() or reply.reason_phrase
-    return kind(f"{method} {path} was answered {reply.status_code}: {said}")
+    error = kind(f"{method} {path} was answered {reply.status_code}: {said}")
+    error.__cause__ = ApiRefusal(reply.status_code, status)
+    return error

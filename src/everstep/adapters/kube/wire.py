@@ -44,8 +44,17 @@ class WatchLine(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
+class StatusCause(msgspec.Struct, frozen=True):
+    """One reason of several; ``field`` is the path in the object that it is about."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     retry_after_seconds: int = 0
+    causes: list[StatusCause] = []
 
 
 class ApiStatus(msgspec.Struct, frozen=True):
