@@ -96,7 +96,10 @@ class Config(msgspec.Struct, rename="camel", omit_defaults=True):
     """Slurm's own configuration, beyond what follows from the rest of the object."""
 
     slurm: Annotated[
-        dict[str, str], doc("Further keys of slurm.conf. Keys that the operator owns are refused in ConfigApplied.")
+        dict[str, str],
+        doc(
+            "Further keys of slurm.conf. Keys that the operator owns or Slurm does not know are refused: ConfigApplied."
+        ),
     ] = {}
     process_tracking: Annotated[
         ProcessTracking, doc("Cgroup, or LinuxProc where slurmd may not make cgroups (it can lose a job's orphans).")

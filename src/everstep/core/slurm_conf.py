@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from everstep.core.errors import InvalidInput
+from everstep.core.slurm_keys import unknown_key
 
 CONTROLLER_PORT = 6817
 WORKER_PORT = 6818
@@ -92,7 +93,7 @@ def release(version: str) -> tuple[int, int]:
 
 def check(conf: SlurmConf) -> None:
     """Raises InvalidInput with one sentence for a configuration that Slurm would refuse or that healing cannot use."""
-    _check_keys(conf.extra)
+    _check_keys(conf.extra, conf.version)
     _check_partitions(conf)
     counts = {pool.gpus for pool in conf.pools if pool.gpus}
     if len(counts) > 1:
@@ -100,7 +101,7 @@ def check(conf: SlurmConf) -> None:
         raise InvalidInput("all pools with GPUs must have the same number of GPUs a node; make another SlurmCluster")
 
 
-def _check_keys(extra: Mapping[str, str]) -> None:
+def _check_keys(extra: Mapping[str, str], version: str) -> None:
     owned = sorted(key for key in extra if key.lower() in OWNED_KEYS)
     if owned:
         raise InvalidInput(f"config.slurm sets {', '.join(owned)}, which the operator owns; remove it")
@@ -112,6 +113,8 @@ def _check_keys(extra: Mapping[str, str]) -> None:
                 f"config.slurm.{key} must be a key of slurm.conf with a value of one word, or of several in double "
                 "quotes, without # and backslashes"
             )
+        if wrong := unknown_key(key, version):
+            raise InvalidInput(wrong)
 
 
 def _check_partitions(conf: SlurmConf) -> None:

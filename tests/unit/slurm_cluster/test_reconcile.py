@@ -15,7 +15,7 @@ from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.kube.wire import ObjectMeta
 from everstep.api.slurm_cluster import SlurmClusterSpec
 from everstep.apps.slurm_operator.reconcile import BINDINGS, Reconciler
-from everstep.apps.slurm_operator.watched import ClusterView, Watched
+from everstep.apps.slurm_operator.watched import ClusterView, Watched, _PodView, _WorkloadView
 from everstep.core.errors import Unreachable
 from tests.unit.slurm_cluster.examples import SETTINGS, SPEC
 
@@ -69,6 +69,26 @@ class Bench:
         meta = ObjectMeta(name="demo", namespace="slurm", uid="u", generation=1)
         view = ClusterView(meta, msgspec.Raw(msgspec.json.encode({**SPEC, **change})))
         self.watched.clusters.take(InitApply(view))
+
+    def shows(self, kind: str, name: str, role: str, **body: Any) -> None:
+        """Kubernetes shows a pod, or a workload of ``kind``."""
+        labels = {"everstep.io/slurm-cluster": "demo", "everstep.io/slurm-role": role}
+        seen = {"metadata": {"name": name, "namespace": "slurm", "labels": labels} | body.pop("metadata", {}), **body}
+        if kind == "Pod":
+            self.watched.pods.take(InitApply(msgspec.convert(seen, _PodView)))
+        else:
+            self.watched.workloads[kind].take(InitApply(msgspec.convert(seen, _WorkloadView)))
+
+    def status(self) -> dict[str, Any]:
+        """What the SlurmCluster says of itself after a pass."""
+        self.reconcile()
+        (status,) = [body["status"] for path, body in self.api.objects.items() if path.endswith("/status")]
+        return dict(status)
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """Status and message of one condition after a pass."""
+        found = next(c for c in self.status()["conditions"] if c["type"] == kind)
+        return found["status"], found["message"]
 
     def reconcile(self, times: int = 1) -> list[tuple[str, str]]:
         """Runs passes in one process; returns the requests of the last."""
@@ -176,3 +196,46 @@ def test_nothing_is_done_on_a_view_that_is_not_to_be_believed() -> None:
 
 def test_the_example_is_a_valid_spec() -> None:
     assert msgspec.convert(SPEC, SlurmClusterSpec).slurm_version == "24.11"
+
+
+def test_a_key_that_slurm_does_not_know_is_refused_and_the_cluster_runs_on(bench: Bench) -> None:
+    """slurmctld and every client of it would refuse the whole file: nothing of it may get that far."""
+    bench.ask()
+    bench.reconcile()
+    before = dict(bench.api.objects)
+    bench.ask(config={"slurm": {"SchedulerParamters": "bf_interval=5"}})
+    assert bench.condition("ConfigApplied") == (
+        "False",
+        "config.slurm.SchedulerParamters: Slurm 24.11 has no such key and would not start; "
+        "did you mean SchedulerParameters?",
+    )
+    after = {path: body for path, body in bench.api.objects.items() if not path.endswith("/status")}
+    assert after == {path: body for path, body in before.items() if not path.endswith("/status")}
+
+
+def test_what_keeps_slurmctld_from_starting_is_said_in_its_own_words(bench: Bench) -> None:
+    bench.ask(config={"slurm": {"SchedulerType": "sched/none"}})
+    bench.shows("StatefulSet", "demo-slurmctld", "controller")
+    assert "is starting" in bench.condition("ControllerReady")[1]
+    log = "slurmctld: error: Couldn't find sched/none\nslurmctld: fatal: failed to initialize sched plugin\n"
+    ended = {"terminated": {"exitCode": 1, "message": log}}
+    bench.shows("Pod", "demo-slurmctld-0", "controller", status={"containerStatuses": [{"lastState": ended}]})
+    assert bench.condition("ControllerReady") == (
+        "False",
+        "slurmctld does not start: error: Couldn't find sched/none; fatal: failed to initialize sched plugin",
+    )
+    runs = {"containerStatuses": [{"lastState": ended, "ready": True}]}
+    bench.shows("Pod", "demo-slurmctld-0", "controller", status=runs)
+    assert "does not start" not in bench.condition("ControllerReady")[1]
+
+
+def test_nobody_waits_for_a_node_that_was_retired(bench: Bench) -> None:
+    """Its pod stays for a while, because nothing is left there to end it."""
+    bench.ask()
+    bench.shows("DaemonSet", "demo-slurmd-main", "", status={"desiredNumberScheduled": 2, "numberReady": 1})
+    bench.shows("Pod", "demo-slurmd-main-a", "worker-main", spec={"nodeName": "gpu-3"})
+    leaving = {"name": "demo-slurmd-main-b", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    labels = {"everstep.io/slurm-cluster": "demo", "everstep.io/slurm-role": "worker-main"}
+    gone = {"namespace": "slurm", "labels": labels, **leaving}
+    bench.shows("Pod", "", "worker-main", metadata=gone, spec={"nodeName": "gpu-1"})
+    assert bench.condition("NodesReady") == ("False", "1 of 2 nodes are in Slurm; waiting for gpu-3")

@@ -9,6 +9,7 @@ import pytest
 from everstep.core import slurm_conf
 from everstep.core.errors import InvalidInput
 from everstep.core.slurm_conf import PartitionConf, PoolConf, SlurmConf
+from everstep.core.slurm_keys import keys_of, unknown_key
 
 CONF = SlurmConf(
     cluster="demo",
@@ -132,3 +133,34 @@ def test_refusals_say_what_is_wrong(change: dict[str, object], words: str) -> No
 def test_no_release(version: str) -> None:
     with pytest.raises(InvalidInput, match="no release of Slurm"):
         slurm_conf.release(version)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "wrong"),
+    [
+        ("SchedulerParameters", "22.05", ""),
+        ("schedulerparameters", "26.05", ""),
+        ("Epilog", "24.11", ""),
+        ("MaxBatchRequeue", "24.11", ""),
+        ("MaxBatchRequeue", "22.05", "no such key and would not start; Slurm 24.11 and 26.05 have it"),
+        ("SalloccDefaultCommand", "24.11", "no such key"),
+        ("Frobnicate", "24.11", "no such key and would not start; remove it"),
+        ("PriorityWeigthAge", "24.11", "did you mean PriorityWeightAge?"),
+        ("Whatever", "23.02", ""),  # nobody has measured that release
+    ],
+)
+def test_keys_are_known_by_release(key: str, version: str, wrong: str) -> None:
+    found = unknown_key(key, version)
+    assert wrong in found
+    assert bool(found) == bool(wrong)
+
+
+@pytest.mark.parametrize("version", ["22.05", "24.11", "26.05"])
+def test_every_key_that_we_write_ourselves_is_known(version: str) -> None:
+    known = keys_of(version)
+    written = {
+        line.partition("=")[0]
+        for line in slurm_conf.slurm_conf(replace(CONF, version=version)).splitlines()
+        if not line.startswith("#")
+    }
+    assert {key for key in written if key.lower() not in known} == set()

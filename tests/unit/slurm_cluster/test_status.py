@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from everstep.api.slurm_cluster import SlurmClusterStatus
-from everstep.apps.slurm_operator.status import Part, Seen, status
+from everstep.apps.slurm_operator.status import Part, Seen, complaint, status
 
 T0, T1 = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 WELL = Part(True, "")
@@ -56,3 +56,17 @@ def test_workers_of_an_earlier_version_are_an_issue_and_nothing_worse() -> None:
     said = status(replace(SEEN, outdated_nodes=2), SlurmClusterStatus(), T0)
     assert conditions(said)["Ready"] == "True"
     assert [issue.code for issue in said.issues] == ["WorkersUpdated"]
+
+
+def test_a_daemons_complaint_is_its_last_errors() -> None:
+    log = """slurmctld: debug:  Log file re-opened
+[2026-01-01T00:00:00.000] error: an old one
+slurmctld: error: _parse_next_key: Parsing error at unrecognized key: Foo
+slurmctld: error: _parse_next_key: Parsing error at unrecognized key: Foo
+slurmctld: fatal: Unable to process configuration file
+"""
+    assert complaint(log) == (
+        "error: _parse_next_key: Parsing error at unrecognized key: Foo; fatal: Unable to process configuration file"
+    )
+    assert complaint("slurmctld: Running as primary controller") == ""
+    assert len(complaint("fatal: " + "x" * 9999)) == 400

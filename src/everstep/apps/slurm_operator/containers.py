@@ -50,6 +50,8 @@ def controller(cluster: Cluster, settings: Settings) -> list[Object]:
             **container(cluster, settings, "slurmctld", "controller", mounts),
             "ports": [{"name": "slurmctld", "containerPort": 6817}],
             "startupProbe": {**ping, "periodSeconds": 1, "failureThreshold": 120},
+            # What slurmctld said last stands in the pod's status, where the operator reads it.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
         },
     ]
 

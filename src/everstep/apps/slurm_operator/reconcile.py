@@ -18,7 +18,7 @@ from everstep.api.slurm_cluster import SlurmClusterStatus
 from everstep.apps.slurm_operator import manifests
 from everstep.apps.slurm_operator.desired import CLUSTER_LABEL, Cluster, Settings
 from everstep.apps.slurm_operator.secrets import ensure_secrets
-from everstep.apps.slurm_operator.status import Part, Seen, status
+from everstep.apps.slurm_operator.status import Part, Seen, complaint, status
 from everstep.apps.slurm_operator.watched import CLUSTERS, WORKLOADS, Watched
 from everstep.core.errors import FixTheRequest, InvalidInput, NotFound
 
@@ -26,6 +26,7 @@ log = structlog.get_logger("everstep.slurm_operator")
 Object = dict[str, Any]
 MANAGER = "everstep-slurm-operator"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+ROLES = {"slurmctld": "controller", "login": "login", "gateway": "gateway"}
 _PATHS = {
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
@@ -166,7 +167,7 @@ class Reconciler:
             desired_nodes=sum(pool.desired for pool in pools),
             ready_nodes=sum(pool.ready for pool in pools),
             outdated_nodes=sum(pool.outdated for pool in pools if pool.current),
-            not_ready=tuple(sorted({pod.node for pod in workers if pod.node and not pod.ready})),
+            not_ready=tuple(sorted({pod.node for pod in workers if pod.node and not pod.ready and not pod.leaving})),
             endpoint=self._endpoint(cluster),
         )
 
@@ -176,6 +177,10 @@ class Reconciler:
             return Part(False, f"{name} has not been created yet")
         if not work.current:
             return Part(False, f"{name} is being changed")
+        pods = self._watched.pods.indexed((cluster.namespace, cluster.name))
+        wrong = next((why for pod in pods if pod.role == ROLES[part] and (why := complaint(pod.last_words))), "")
+        if wrong:
+            return Part(work.ready >= 1, f"{name} does not start: {wrong}")
         return Part(
             work.ready >= 1, f"{name} is starting; `kubectl -n {cluster.namespace} get pods` says how far it is"
         )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
 from everstep.api.meta import Condition
 from everstep.api.slurm_cluster import Issue, LoginStatus, NodesStatus, SlurmClusterStatus
+
+_COMPLAINT = re.compile(r"\b((?:error|fatal): .*)")
+_COMPLAINTS = 3  # the last of them: what was wrong, then that it could not go on
+_COMPLAINT_LENGTH = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,12 @@ def status(seen: Seen, before: SlurmClusterStatus, now: datetime) -> SlurmCluste
         conditions=[_dated(c, before.conditions, now) for c in conditions],
         issues=_issues([c for c in conditions[1:] if c.status != "True"], before, now),
     )
+
+
+def complaint(log: str) -> str:
+    """The errors at the end of a daemon's log, on one line: ``error: Parsing error at unrecognized key: Foo``."""
+    found = [match[1].strip() for line in log.splitlines() if (match := _COMPLAINT.search(line))]
+    return "; ".join(dict.fromkeys(found[-_COMPLAINTS:]))[:_COMPLAINT_LENGTH]
 
 
 def _summary(seen: Seen) -> str:

@@ -56,9 +56,25 @@ class _PodCondition(msgspec.Struct, frozen=True):
     status: str
 
 
+class _Terminated(msgspec.Struct, frozen=True, rename="camel"):
+    exit_code: int = 0
+    message: str = ""
+
+
+class _ContainerState(msgspec.Struct, frozen=True):
+    terminated: _Terminated | None = None
+
+
+class _ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
+    ready: bool = False
+    state: _ContainerState = _ContainerState()
+    last_state: _ContainerState = _ContainerState()
+
+
 class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     phase: str = ""
     conditions: list[_PodCondition] = []
+    container_statuses: list[_ContainerStatus] = []
     pod_ip: str = msgspec.field(name="podIP", default="")
     host_ip: str = msgspec.field(name="hostIP", default="")
 
@@ -96,7 +112,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class SlurmPod:
-    """One pod of a Slurm cluster; ``leaving`` once it is being deleted."""
+    """One pod of a Slurm cluster.
+
+    Attributes:
+        leaving: it is being deleted.
+        last_words: what a container that failed and does not run again yet said last; "" for none.
+    """
 
     cluster: Key
     name: str
@@ -106,6 +127,7 @@ class SlurmPod:
     host: str
     ready: bool
     leaving: bool
+    last_words: str = ""
 
 
 def _cluster(view: ClusterView) -> SeenCluster:
@@ -146,7 +168,13 @@ def _pod(view: _PodView) -> SlurmPod:
         host=view.status.host_ip,
         ready=any(c.type == "Ready" and c.status == "True" for c in view.status.conditions),
         leaving=meta.deletion_timestamp is not None or view.status.phase in {"Succeeded", "Failed"},
+        last_words=next(filter(None, map(_last_words, view.status.container_statuses)), ""),
     )
+
+
+def _last_words(container: _ContainerStatus) -> str:
+    ended = container.state.terminated or container.last_state.terminated
+    return ended.message if ended is not None and ended.exit_code and not container.ready else ""
 
 
 class Watched:
