@@ -63,13 +63,14 @@ def check(
 
 
 def _print_table(report: Report) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from everstep.lab.terminal import console
 
     table = Table("source", "fitness", "why")
     for item in report.sources:
         table.add_row(item.source, Text(item.fitness, _COLOURS[item.fitness]), Text(item.reason))
-    console = Console()
-    console.print(table)
-    console.print(Text(f"{report.node.fitness}: {report.node.reason}", _COLOURS[report.node.fitness]))
+    out = console()
+    out.print(table)
+    out.print(Text(f"{report.node.fitness}: {report.node.reason}", _COLOURS[report.node.fitness]))

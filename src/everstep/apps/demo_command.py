@@ -23,9 +23,9 @@ class Console:
     """Shows progress on the terminal: seconds since the start on the left, seconds since the fault for the steps."""
 
     def __init__(self, quiet: bool) -> None:
-        from rich.console import Console as Rich  # noqa: PLC0415 - only this command draws
+        from everstep.lab.terminal import console  # noqa: PLC0415 - only this command draws
 
-        self._out = Rich(stderr=True, highlight=False, quiet=quiet)
+        self._out = console(stderr=True, quiet=quiet)
         self._start = time.monotonic()
 
     def phase(self, text: str) -> None:

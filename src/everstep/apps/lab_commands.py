@@ -44,21 +44,20 @@ def up(
     platform: Annotated[bool, typer.Option(help="Install Everstep's chart on it.")] = True,
 ) -> None:
     """Brings a lab up: control plane, nodes, DNS, shared storage, and Everstep."""
-    from rich.console import Console
-
     from everstep.lab.cluster import Lab
     from everstep.lab.layout import LabConfig
     from everstep.lab.setup import plan_lab
+    from everstep.lab.terminal import console
 
-    console = Console(stderr=True)
+    out = console(stderr=True)
     config = LabConfig(name=name, nodes=nodes, spares=spares, gpus=gpus, slurm=slurm, platform=platform)
     config.check()
     plan = plan_lab(config)
-    with console.status(f"starting lab {name}") as status:
+    with out.status(f"starting lab {name}") as status:
         lab = Lab.up(plan, lambda text: status.update(f"starting lab {name}: {text}"))
     seconds = lab.state.timings["ready"]
-    console.print(f"lab {name} is up after {seconds:.1f} s: {', '.join(config.all_nodes)}", highlight=False)
-    console.print(f'  eval "$(everstep lab env --name {name})"   then kubectl and helm mean this lab', highlight=False)
+    out.print(f"lab {name} is up after {seconds:.1f} s: {', '.join(config.all_nodes)}")
+    out.print(f'  eval "$(everstep lab env --name {name})"   then kubectl and helm mean this lab')
 
 
 @app.command()

@@ -6,8 +6,9 @@ import threading
 import time
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from everstep.lab.terminal import console
 
 _QUIET_SECONDS = 20.0  # in a log, one thing is heard of at most this often
 
@@ -20,7 +21,7 @@ class Progresses:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._console = Console(stderr=True)
+        self._console = console(stderr=True)
         self._lock = threading.Lock()
         self._bars = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
@@ -38,7 +39,7 @@ class Progresses:
         done = line.startswith("built")
         with self._lock:
             if not self._tasks:
-                self._console.print(self._title, highlight=False)
+                self._console.print(self._title)
                 self._started = time.monotonic()
                 if self._console.is_terminal:
                     self._bars.start()
@@ -49,7 +50,7 @@ class Progresses:
             if not self._console.is_terminal and (done or now - self._told.get(what, 0) > _QUIET_SECONDS):
                 self._told[what] = now
                 minutes, seconds = divmod(int(now - self._started), 60)
-                self._console.print(f"{minutes:3}:{seconds:02}  {what:<14} {line}", highlight=False)
+                self._console.print(f"{minutes:3}:{seconds:02}  {what:<14} {line}")
 
     def __enter__(self) -> Progresses:
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from everstep.lab import networks
@@ -13,6 +12,7 @@ from everstep.lab.errors import LabError
 from everstep.lab.hardware.gpus import GpuReading
 from everstep.lab.layout import CONTROL, LabLayout
 from everstep.lab.state import LabState, NodeState
+from everstep.lab.terminal import console
 
 
 def troubles(lab: Lab) -> list[str]:
@@ -45,13 +45,13 @@ def print_status(lab: Lab, *, quiet: bool = False) -> bool:
     """Prints the lab; returns whether all is well. `quiet` prints nothing."""
     found = troubles(lab)
     if not quiet:
-        console = Console()
-        console.print(_summary(lab, lab.state))
-        console.print(_table(lab.state))
+        out = console()
+        out.print(_summary(lab, lab.state))
+        out.print(_table(lab.state))
         for trouble in found:
-            console.print(f"[red]now[/]   {trouble}", highlight=False)
+            out.print(f"[red]now[/]   {trouble}")
         for problem in lab.state.problems[-10:]:
-            console.print(f"[yellow]once[/]  {problem}", highlight=False)
+            out.print(f"[yellow]once[/]  {problem}")
     return not found
 
 
@@ -83,7 +83,7 @@ def print_machines(lab: Lab) -> None:
                 table.add_row(*whose, *_gpu_cells(gpu))
             if not machine.gpus:
                 table.add_row(*whose)
-    Console().print(table)
+    console().print(table)
 
 
 def _gpu_cells(gpu: GpuReading) -> list[str]:

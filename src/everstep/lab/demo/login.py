@@ -96,11 +96,14 @@ class Login:
 
     def attempts(self, job: str) -> tuple[AttemptProgress, ...]:
         """What the job wrote about its own progress."""
-        script = f'cd ~/.everstep/jobs/{int(job)} 2>/dev/null && grep -H "" attempt-*.jsonl || true'
+        # -D skip: a FIFO of that name, which anybody's job can make, would be waited at for ever.
+        script = f'cd ~/.everstep/jobs/{int(job)} 2>/dev/null && grep -D skip -H "" attempt-*.jsonl || true'
         lines: dict[int, list[bytes]] = {}
         for line in self.run("sh", "-c", script).splitlines():
             name, _, text = line.partition(":")
-            lines.setdefault(int(name.removeprefix("attempt-").removesuffix(".jsonl")), []).append(text.encode())
+            number = name.removeprefix("attempt-").removesuffix(".jsonl")
+            if number.isdecimal():
+                lines.setdefault(int(number), []).append(text.encode())
         records: list[AttemptRecord] = [read_attempt(number, lines[number]) for number in sorted(lines)]
         return join_attempts(records)
 
