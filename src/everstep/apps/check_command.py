@@ -21,7 +21,10 @@ def check(
     window: Annotated[
         float | None, typer.Option(help="Seconds of the kernel log that count; the whole boot without it.")
     ] = None,
-    kmsg: Annotated[Path, typer.Option(help="Kernel log.", envvar="EVERSTEP_KMSG")] = Path("/dev/kmsg"),
+    kmsg: Annotated[
+        str,
+        typer.Option(help="Kernel log: a device, a file, or journal; found out without it.", envvar="EVERSTEP_KMSG"),
+    ] = "",
     simulated_gpus: Annotated[
         Path | None, typer.Option(help="The file of a lab; without it GPUs are read through NVML.")
     ] = None,
@@ -52,7 +55,7 @@ def check(
     simulated = replace(given.gpus, reader="simulated", simulated=simulated_gpus)
     request = replace(
         given,
-        kernel_log=kmsg,
+        node=replace(given.node, kernel_log=kmsg),
         gpus=simulated if simulated_gpus else given.gpus,
         site_faults=site,
         sources=tuple(source or ()),

@@ -78,7 +78,10 @@ def in_all(findings: Sequence[Finding]) -> Finding:
     if unfit:
         return Finding("node", Fitness.UNFIT, "; ".join(dict.fromkeys(item.reason for item in unfit)), faults)
     if unknown:
-        reason = "; ".join(f"{item.source} cannot be asked: {item.reason}" for item in unknown)
+        why: dict[str, list[str]] = {}
+        for item in unknown:
+            why.setdefault(item.reason, []).append(item.source)
+        reason = "; ".join(f"{', '.join(names)} cannot be asked: {text}" for text, names in why.items())
         return Finding("node", Fitness.UNKNOWN, reason, faults)
     if not findings:
         return Finding("node", Fitness.UNKNOWN, "no source was asked")

@@ -61,6 +61,8 @@ def run(folder: Path, capfd: pytest.CaptureFixture[str], *more: str) -> tuple[in
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questioning, "AGAIN_AFTER", 0.0)
+    # This machine's own disks are no business of these tests.
+    monkeypatch.setenv("EVERSTEP_WITHOUT_SOURCES", "disks,mounts,PCI Express,network ports")
 
 
 @pytest.mark.parametrize(
@@ -266,6 +268,19 @@ def test_a_source_that_answers_in_part_counts_for_that_part(tmp_path: Path) -> N
 def test_nothing_asked_is_not_fit() -> None:
     assert in_all([]).fitness is Fitness.UNKNOWN
     assert in_all([finding(Answer("disk"))]).fitness is Fitness.FIT
+
+
+def test_the_machines_own_sources_are_asked_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_WITHOUT_SOURCES", "PCI Express, network ports")
+    log_of(tmp_path, "hello"), gpus_of(tmp_path)
+    _, report = run(tmp_path, capfd, "--host-root", str(tmp_path))  # where there is no /proc at all
+    assert [item["source"] for item in report["sources"]] == ["kernel log", "GPUs", "disks", "mounts"]
+    assert report["sources"][3]["fitness"] == "unknown"
+    monkeypatch.setenv("EVERSTEP_WITHOUT_SOURCES", "tea leaves")
+    assert main(["--json"]) == 3
+    assert "'tea leaves' is no source" in capfd.readouterr().err
 
 
 def test_names_of_sources(tmp_path: Path) -> None:

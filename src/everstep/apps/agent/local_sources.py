@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.adapters.gpu.kmsg import KernelLogFile
 from everstep.adapters.node import amd_gpus, disks, fabric_manager, mounts, pci_links, rdma_ports
-from everstep.adapters.node.dcgm import DcgmExporter
 from everstep.adapters.node.deadlines import PolledSource
 from everstep.adapters.node.journal import Journal
 from everstep.core.errors import InvalidInput
@@ -19,6 +18,7 @@ from everstep.core.health import Fault
 from everstep.ports import LineSource, StateSource
 
 KERNEL_LOG = Path("/dev/kmsg")
+DCGM = "DCGM exporter"  # the name of its source; the adapter has the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def source_options(arguments: argparse.Namespace, kernel_log: str = "") -> Sourc
     )
 
 
-def from_environment(environment: os._Environ[str] | dict[str, str]) -> SourceOptions:
+def from_environment(environment: Mapping[str, str]) -> SourceOptions:
     """The options as the agent's pod has them; lists are separated by commas."""
     folder = environment.get("EVERSTEP_JOURNAL_FOLDER")
     return SourceOptions(
@@ -137,9 +137,11 @@ def state_sources(options: SourceOptions, known: Iterable[Fault] = ()) -> Sequen
     if fabric_manager.has_switches(root):
         sources.append(PolledSource("fabric manager", fabric_manager.PERIOD, fabric_manager.FabricManager(root).look))
     if options.dcgm_url:
+        from everstep.adapters.node.dcgm import DcgmExporter  # noqa: PLC0415 - its HTTP client costs a check 80 ms
+
         sources.append(DcgmExporter(options.dcgm_url, faults))
     names = [source.name for source in sources]
-    optional = ("AMD GPUs", "fabric manager", DcgmExporter.name)
+    optional = ("AMD GPUs", "fabric manager", DCGM)
     if unknown := [name for name in options.without if name not in (*names, *optional)]:
         raise InvalidInput(f"{unknown[0]!r} is no source; there are {', '.join(dict.fromkeys((*names, *optional)))}")
     return [source for source in sources if source.name not in options.without]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from everstep.apps.agent.local_sources import add_source_flags, source_options
 from everstep.apps.check.performing import EXAMPLES, Report, from_environment, perform
 from everstep.apps.gpu_settings import add_gpu_arguments, gpu_settings
 from everstep.core.errors import EverstepError
@@ -31,14 +32,19 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--deadline", type=float, default=given.deadline, help="seconds in all (default: %(default)g)")
     parser.add_argument("--window", type=float, help="seconds of the kernel log that count (default: the whole boot)")
-    parser.add_argument("--kmsg", type=Path, default=given.kernel_log, help="kernel log (default: %(default)s)")
+    parser.add_argument(
+        "--kmsg",
+        default=given.node.kernel_log,
+        help="kernel log: a device, a file, or journal (default: /dev/kmsg where it can be read, else the journal)",
+    )
+    add_source_flags(parser)
     add_gpu_arguments(parser)
     parser.add_argument("--site-faults", type=Path, default=given.site_faults, help="the site's own fault table")
     parser.add_argument("--allow-injected", action="store_true", default=given.allow_injected)
     options = parser.parse_args(argv)
     request = replace(
         given,
-        kernel_log=options.kmsg,
+        node=source_options(options, options.kmsg),
         gpus=gpu_settings(options),
         site_faults=options.site_faults,
         allow_injected=options.allow_injected,

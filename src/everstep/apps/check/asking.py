@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import msgspec
@@ -24,7 +25,14 @@ import msgspec
 from everstep.core.errors import EverstepError
 from everstep.core.node_check import Answer
 
-Question = Callable[[], Awaitable[Answer]]
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How one source is asked, and how it is let go of after its answer."""
+
+    ask: Callable[[], Awaitable[Answer]]
+    close: Callable[[], Awaitable[None]] | None = None
+
 
 _decoder = msgspec.json.Decoder(Answer)
 
@@ -98,7 +106,7 @@ def _answer(name: str, question: Question, pipe: BinaryIO, lock: threading.Lock)
 async def _answered(name: str, question: Question, pipe: BinaryIO, lock: threading.Lock) -> None:
     """Writes the answer before the loop ends: that may have to wait for what the question has left running."""
     try:
-        answer = await question()
+        answer = await question.ask()
     except EverstepError as why:
         answer = Answer(name, problem=str(why))
     except Exception as why:
@@ -107,3 +115,5 @@ async def _answered(name: str, question: Question, pipe: BinaryIO, lock: threadi
     with lock, contextlib.suppress(BrokenPipeError):
         pipe.write(msgspec.json.encode(answer) + b"\n")
         pipe.flush()
+    if question.close is not None:
+        await question.close()

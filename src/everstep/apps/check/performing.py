@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from everstep.adapters.gpu.catalog_files import catalog_with
-from everstep.adapters.gpu.kmsg import KernelLogFile
+from everstep.apps.agent.local_sources import SourceOptions, line_source, state_sources
+from everstep.apps.agent.local_sources import from_environment as node_settings
 from everstep.apps.check.asking import ask
-from everstep.apps.check.questions import Rules, Sources, questions
+from everstep.apps.check.questions import KERNEL_LOG, Rules, Sources, questions
 from everstep.apps.gpu_settings import GpuSettings
 from everstep.core.errors import InvalidInput
 from everstep.core.health import Fault
 from everstep.core.node_check import EXIT_CODES, Finding, finding, in_all
+from everstep.ports import KernelLog
 
 DEADLINE = (
     20.0  # seconds: below every limit that Slurm's administrators set for a prolog, above what a busy driver takes
@@ -38,7 +40,7 @@ class Request:
         deadline: seconds for the whole run.
     """
 
-    kernel_log: Path
+    node: SourceOptions = field(default_factory=SourceOptions)
     gpus: GpuSettings = field(default_factory=GpuSettings)
     site_faults: Path | None = None
     allow_injected: bool = False
@@ -79,7 +81,7 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Request:
     """The request with the settings of the agent's pod, or of a lab's node; the defaults of a real node elsewhere."""
     site = environment.get("EVERSTEP_SITE_FAULTS")
     return Request(
-        kernel_log=Path(environment.get("EVERSTEP_KMSG") or "/dev/kmsg"),
+        node=node_settings(environment),
         gpus=GpuSettings.from_environment(environment),
         site_faults=Path(site) if site else None,
         allow_injected=environment.get("EVERSTEP_ALLOW_INJECTED") == "true",
@@ -103,10 +105,29 @@ def perform(request: Request) -> Report:
 
 
 def local_sources(request: Request) -> Sources:
-    """What this node has."""
+    """What this node has: the sources of the agent.
+
+    Raises:
+        InvalidInput: the settings name a source, or a way to read one, that there is not.
+    """
     gpus, _ = request.gpus.sources()  # each question runs in a thread of its own, and so needs its own
     _, states = request.gpus.sources(at_once=True)
-    return Sources(KernelLogFile(request.kernel_log), gpus, states)
+    return Sources(_Lines(request), gpus, (*states, *state_sources(request.node)))
+
+
+class _Lines:
+    """The kernel log, looked for only when it is read: a journal wants to know which boot this is."""
+
+    name = KERNEL_LOG
+    numbering = ""  # a check reads the whole boot and goes by no position
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    async def open(self) -> KernelLog:
+        node = self._request.node
+        boot_id = self._request.gpus.boot().boot_id() if node.kernel_log in ("", "journal") else ""
+        return await line_source(node, boot_id).open()
 
 
 def _described(fault: Fault) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everstep.apps.check.asking import Question
@@ -74,6 +74,7 @@ class Inventory:
     def __init__(self, reader: GpuReader, board: Board) -> None:
         self._reader = reader
         self._board = board
+        self.close = getattr(reader, "close", None)
 
     async def read(self) -> Sequence[Evidence]:
         self._board.gpus = tuple(await self._reader.gpus())
@@ -121,7 +122,7 @@ def _state(source: StateSource, catalog: Catalog, board: Board) -> Question:
             board.post(source.name, passed=passed)
         return answer
 
-    return question
+    return Question(question, getattr(source, "close", None))
 
 
 async def _confirmed(source: StateSource, catalog: Catalog, board: Board) -> Answer:
@@ -145,7 +146,7 @@ async def _reading(source: StateSource) -> tuple[Sequence[Evidence], str | None]
         return why.evidence, str(why)
 
 
-def _kernel_log(sources: Sources, rules: Rules, board: Board) -> Callable[[], Awaitable[Answer]]:
+def _kernel_log(sources: Sources, rules: Rules, board: Board) -> Question:
     async def question() -> Answer:
         reader = await sources.kernel_log.open()  # first: what cannot be opened need not wait for the others
         try:
@@ -166,4 +167,4 @@ def _kernel_log(sources: Sources, rules: Rules, board: Board) -> Callable[[], Aw
         found = standing(log, boot, board.gpus, passed=passed, now=now)
         return Answer(KERNEL_LOG, found, remark=remark(log))
 
-    return question
+    return Question(question)
