@@ -8,8 +8,8 @@ RUN := .venv/bin
 demo: setup ## a GPU dies under a training job on a real cluster, and the job goes on
 	$(SUDO) $(RUN)/everstep demo $(ARGS)
 
-test: setup ## every test: unit, contract, crash, lab
-	$(SUDO) $(RUN)/pytest $(ARGS)
+test: setup ## every test: unit, contract, crash, lab; those on the lab beside all others
+	$(SUDO) $(RUN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 check: ## style, types, the direction of imports
 	$(SUDO) scripts/setup python
