@@ -8,15 +8,15 @@ rotated files neither repeat nor hide a record.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from everstep.adapters.node.child import Child, start
 from everstep.core.errors import Unreachable
 from everstep.core.journal_record import JournalEntry, Numbering, as_record
 from everstep.ports import Batch, KernelLog
@@ -26,8 +26,6 @@ _FIELDS = (
     "PRIORITY", "SYSLOG_FACILITY", "SYSLOG_IDENTIFIER", "SYSLOG_PID", "MESSAGE", "_SOURCE_MONOTONIC_TIMESTAMP",
 )  # fmt: skip
 _HELD = 16 << 20  # bytes of records; what the first reading has beyond that is lost, as in the kernel's own ring
-_CHUNK = 1 << 16
-_LINE_LIMIT = 1 << 20  # a kernel record is 8 KiB at most, and JSON makes six bytes of one
 _NAME = "journal"
 
 
@@ -107,27 +105,28 @@ class JournalLog:
         self._numbering = Numbering()
         self._cursor = ""
         self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self._broken: str | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._following: Child | None = None
+        self._paused = False
+        self._broken = False
 
     async def catch_up(self) -> None:
         """Reads to the end of what is there, then begins to follow."""
-        empty = True
-        async with contextlib.aclosing(_lines(self._journal.arguments("_TRANSPORT=kernel"))) as lines:
-            async for line in lines:
-                empty = not self._take(line) and empty
-        if empty and not await self._sees_the_system():
+        await self._finished(self._take, "_TRANSPORT=kernel")
+        if not self._cursor and not await self._sees_the_system():
             raise Unreachable(f"{self._journal.command} shows no entry of the system: it may not read the journal")
-        self._following = asyncio.create_task(self._follow())
+        after = [f"--after-cursor={self._cursor}"] if self._cursor else []
+        command = self._journal.arguments("--follow", "--no-tail", *after, "_TRANSPORT=kernel")
+        self._following = await start(command, self._take_more, self._end)
 
     def available(self) -> Batch:
         batch = [self._records.popleft() for _ in range(min(BATCH, len(self._records)))]
         self._held -= sum(map(len, batch))
         lost, self._lost = self._lost, 0
-        if not batch and self._broken is not None:
-            raise Unreachable(self._broken)
-        self._room.set()
+        if self._paused and self._held < _HELD // 2 and self._following is not None:
+            self._paused = False
+            self._following.resume()
+        if not batch and self._broken and self._following is not None:
+            raise Unreachable(self._following.reason)
         return Batch(batch, lost)
 
     async def read(self) -> Batch:
@@ -140,77 +139,44 @@ class JournalLog:
 
     def close(self) -> None:
         if self._following is not None:
-            self._following.cancel()  # which ends the child, too
+            self._following.close()
 
-    async def _follow(self) -> None:
-        after = [f"--after-cursor={self._cursor}"] if self._cursor else []
-        command = self._journal.arguments("--follow", "--no-tail", *after, "_TRANSPORT=kernel")
-        try:
-            async with contextlib.aclosing(_lines(command)) as lines:
-                async for line in lines:
-                    self._take(line)
-                    self._changed.set()
-                    while self._held > _HELD // 2:  # journalctl waits for us; the journal keeps what comes meanwhile
-                        self._room.clear()
-                        await self._room.wait()
-            self._broken = f"{self._journal.command} ended"
-        except Unreachable as why:
-            self._broken = str(why)
-        finally:
-            self._changed.set()
+    def _take_more(self, lines: Sequence[bytes]) -> None:
+        """Lines that follow. When too many wait, journalctl does: the journal keeps what comes meanwhile."""
+        self._take(lines)
+        self._changed.set()
+        if self._held > _HELD // 2 and not self._paused and self._following is not None:
+            self._paused = True
+            self._following.pause()
 
-    def _take(self, line: bytes) -> bool:
-        found = read_entry(line)
-        if found is None:
-            return False
-        self._cursor, entry = found
-        self._numbering = self._numbering.after(entry.microseconds)
-        record = as_record(entry, self._numbering.sequence)
-        self._records.append(record)
-        self._held += len(record)
-        while self._held > _HELD:
-            self._held -= len(self._records.popleft())
-            self._lost += 1
-        return True
+    def _end(self) -> None:
+        self._broken = True
+        self._changed.set()
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            found = read_entry(line)
+            if found is None:
+                continue
+            self._cursor, entry = found
+            self._numbering = self._numbering.after(entry.microseconds)
+            record = as_record(entry, self._numbering.sequence)
+            self._records.append(record)
+            self._held += len(record)
+            while self._held > _HELD:
+                self._held -= len(self._records.popleft())
+                self._lost += 1
 
     async def _sees_the_system(self) -> bool:
         """Whether root's entries are shown. Who may not read the system's journal gets an empty answer, no error."""
-        async with contextlib.aclosing(_lines(self._journal.arguments("--lines=1", "_UID=0"))) as lines:
-            return any([read_entry(line) is not None async for line in lines])
+        seen: list[bytes] = []
+        await self._finished(seen.extend, "--lines=1", "_UID=0")
+        return any(read_entry(line) for line in seen)
 
-
-async def _lines(command: Sequence[str]) -> AsyncGenerator[bytes, None]:
-    """What a child prints, line by line, to its end. Unreachable when it cannot be started or fails; ends it, too."""
-    pipe = asyncio.subprocess.PIPE
-    try:
-        child = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
-        )
-    except OSError as why:
-        raise Unreachable(f"cannot run {command[0]}: {why.strerror}") from why
-    assert child.stdout is not None
-    assert child.stderr is not None
-    complaints = asyncio.create_task(_last_words(child.stderr))
-    try:
-        partial = b""
-        while chunk := await child.stdout.read(_CHUNK):
-            *lines, partial = (partial + chunk).split(b"\n")
-            if len(partial) > _LINE_LIMIT:
-                partial = b""
-            for line in lines:
-                yield line
-        if await child.wait() != 0:
-            raise Unreachable(f"{command[0]} failed with {child.returncode}: {await complaints}")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        await child.wait()
-        complaints.cancel()
-
-
-async def _last_words(stream: asyncio.StreamReader) -> str:
-    """The end of what a child complains about; reading it keeps a child that complains a lot from standing still."""
-    words = b""
-    while chunk := await stream.read(_CHUNK):
-        words = (words + chunk)[-400:]
-    return words.decode(errors="replace").strip() or "it said nothing"
+    async def _finished(self, take: Callable[[Sequence[bytes]], None], *more: str) -> None:
+        """Runs journalctl to its end."""
+        child = await start(self._journal.arguments(*more), take)
+        try:
+            await child.finished()
+        finally:
+            child.close()

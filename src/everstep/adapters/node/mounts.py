@@ -111,9 +111,8 @@ class Mounts:
                 self._asking[mount.device] = Asking(partial(self._ask, path), f"statvfs {mount.point}")
         devices = {mount.device for mount in mounts}
         self._asking = {device: asking for device, asking in self._asking.items() if device in devices}
-        until = time.monotonic() + _PATIENCE
         for asking in self._asking.values():
-            asking.done.wait(max(0.0, until - time.monotonic()))
+            asking.done.wait(max(0.0, asking.begun + _PATIENCE - time.monotonic()))
 
     def _answered(self, mount: Mount) -> Sequence[Evidence]:
         asking = self._asking[mount.device]
