@@ -16,7 +16,7 @@ from everstep.core.node_state.dcgm_watch import GpuWatch, gpu_evidence, watched
 from everstep.ports import PartlyUnreachable
 
 PERIOD = 30.0  # seconds: the exporter itself asks DCGM every 30 s
-DEADLINE = 10.0
+DEADLINE = 8.0
 _BODY_LIMIT = 16 << 20  # bytes; eight GPUs in 56 MIG instances with every field make 2 MB
 _LINE_LIMIT = 1 << 16
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from everstep.core.errors import EverstepError, Unreachable
 from everstep.core.health import Evidence
 
-DEADLINE = 10.0  # seconds; a busy machine is slow, so one that takes 2 s is no sign of anything
+DEADLINE = 8.0  # seconds; a busy machine is slow, so one that takes 2 s is no sign of anything
 
 _T = TypeVar("_T")
 
