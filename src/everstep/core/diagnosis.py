@@ -181,11 +181,12 @@ def with_lines(diagnosis: Diagnosis, sequence: int, told: Sequence[Told], catalo
     The position moves only with the book. What changed nothing may be read again: it will change nothing then, too.
     """
     book = diagnosis.book
+    accuser = accusing(book, catalog, now)
     for item in told:
         if _worth_a_case(item.evidence, catalog):
             seen = placed_sighting(item.evidence, item.at, diagnosis.boot_id, diagnosis.gpus, item.jobs)
             book = settled(book, item.at)
-            book = with_sighting(book, seen, accusing(book, catalog, item.at))
+            book = with_sighting(book, seen, accuser)
     if book == diagnosis.book:
         return diagnosis
     return judged(replace(diagnosis, book=book, sequence=max(sequence, diagnosis.sequence)), catalog, now)

@@ -14,10 +14,9 @@ from everstep.core.correlation.groups import (
     SOLO_WAIT,
     SYMPTOMS,
     WINDOW,
-    Group,
     group_of,
-    in_group,
     rank,
+    shared_group,
 )
 from everstep.core.correlation.history import Occurrence, kept, with_occurrence
 from everstep.core.correlation.sighting import Job, Sighting
@@ -163,40 +162,45 @@ def _ended(book: Casebook, seen: Sighting, code: str) -> Casebook:
 def _home(book: Casebook, seen: Sighting, code: str) -> int | None:
     """Which open case a sighting belongs to: the one that has it already, else the latest that it goes with."""
     best: tuple[bool, float, int] | None = None
+    key, named = f"{code}@{seen.device}", _named_cause(seen.evidence)
+    alone = named is None and group_of(code) is None and code not in SYMPTOMS  # goes with nothing on other devices
     for index, case in enumerate(book.cases):
         if case.boot_id != seen.boot_id:
             continue
-        has = _has(case, seen, code)
-        if (has or _goes_with(case, seen, code)) and (best is None or (has, case.last_seen, index) > best):
+        same_device = seen.device in case.devices
+        if alone and not same_device and case.code != code and case.key != key:
+            continue
+        # The one that has this code on this device already, however long ago.
+        has = case.key == key or (same_device and _tells_of(case, code))
+        if (has or _goes_with(case, seen, code, named)) and (best is None or (has, case.last_seen, index) > best):
             best = (has, case.last_seen, index)
     return None if best is None else best[2]
 
 
-def _has(case: Case, seen: Sighting, code: str) -> bool:
-    """Whether the case has this code on this device already, however long ago."""
-    known = code == case.code or code in map(code_of, case.members)
-    return case.key == f"{code}@{seen.device}" or (known and seen.device in case.devices)
+def _tells_of(case: Case, code: str) -> bool:
+    return case.code == code or any(code_of(member) == code for member in case.members)
 
 
-def _goes_with(case: Case, seen: Sighting, code: str) -> bool:
-    """Whether the sighting is another side of what the case tells."""
+def _goes_with(case: Case, seen: Sighting, code: str, named: str | None) -> bool:
+    """Whether the sighting is another side of what the case tells; ``named``: the code that its line blames."""
     age = abs(seen.at - case.last_seen)
-    same_device = seen.device in case.devices
-    group = _shared_group(case, code)
-    together = same_device or (group is not None and group.wide)
-    if (named := _named_cause(seen.evidence)) is not None:
-        return age <= CAUSED_BY_WINDOW and named in (case.code, *map(code_of, case.members))
-    if seen.evidence.part is Part.DETAIL:
-        return age <= DETAIL_WINDOW and together
-    if age > WINDOW:
+    if named is not None:
+        return age <= CAUSED_BY_WINDOW and _tells_of(case, named)
+    if age > (DETAIL_WINDOW if seen.evidence.part is Part.DETAIL else WINDOW):
         return False
-    if code == case.code and age <= SAME_CODE_WINDOW:
-        return True
-    if code in SYMPTOMS or case.code in SYMPTOMS:
-        return _seen_by_all(case) or (same_device and case.cause.kind == seen.evidence.kind == "xid")
-    if "xid:154" in (code, case.code):
-        return same_device
-    return group is not None and together
+    case_code = case.code
+    same_device = seen.device in case.devices
+    if seen.evidence.part is not Part.DETAIL:
+        if code == case_code and age <= SAME_CODE_WINDOW:
+            return True
+        if code in SYMPTOMS or case_code in SYMPTOMS:
+            return _seen_by_all(case) or (same_device and case.cause.kind == seen.evidence.kind == "xid")
+        if "xid:154" in (code, case_code):
+            return same_device
+    group = shared_group(case_code, code)
+    if seen.evidence.part is Part.DETAIL:
+        return same_device or (group is not None and group.wide)
+    return group is not None and (same_device or group.wide)
 
 
 def _seen_by_all(case: Case) -> bool:
@@ -209,14 +213,6 @@ def _named_cause(evidence: Evidence) -> str | None:
     _, found, rest = evidence.line.partition("caused by previous Xid ")
     number = rest[:5].split(" ")[0].strip(" ,.]")
     return f"xid:{number}" if found and evidence.code == "45" and number.isdigit() else None
-
-
-def _shared_group(case: Case, code: str) -> Group | None:
-    """The group in which the case and the code are told together."""
-    for group in (group_of(case.code), group_of(code)):
-        if group is not None and in_group(group, case.code) and in_group(group, code):
-            return group
-    return None
 
 
 def _opened(book: Casebook, seen: Sighting, wait: float, accuses: Callable[[Case], bool]) -> Casebook:
@@ -239,11 +235,11 @@ def _opened(book: Casebook, seen: Sighting, wait: float, accuses: Callable[[Case
     if not wait:
         history = with_occurrence(history, _occurrence(case, seen.at))
     # The same fault of an earlier boot that still waits for its proof is now this one.
-    others = [other for other in book.cases if other.key != case.key or other.boot_id == case.boot_id]
-    if len(others) >= MAX_CASES:
-        harmless = next((other for other in others if not accuses(other)), others[0])
-        others.remove(harmless)
-    return Casebook((*others, case), history)
+    cases = [other for other in book.cases if other.key != case.key or other.boot_id == case.boot_id]
+    cases.append(case)
+    if len(cases) > MAX_CASES:  # what may have been acted on stays; the oldest of the others goes, or else the new one
+        del cases[next((index for index, other in enumerate(cases) if not accuses(other)), MAX_CASES)]
+    return Casebook(tuple(cases), history)
 
 
 def _joined(book: Casebook, index: int, seen: Sighting, accuses: Callable[[Case], bool]) -> Casebook:
@@ -288,7 +284,7 @@ def _is_closer(case: Case, code: str) -> bool:
         return False
     if case.code in SYMPTOMS or case.code == "xid:154":
         return True
-    group = _shared_group(case, code)
+    group = shared_group(case.code, code)
     return group is not None and rank(group, code) < rank(group, case.code)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 WINDOW = 60.0  # seconds within which codes of one group are one event
 DETAIL_WINDOW = 10.0  # seconds within which a detail belongs to the line before it
@@ -132,6 +133,10 @@ ENDED_BY: Mapping[str, frozenset[str]] = {
 }
 
 
+_PAIRS = 4096  # answers remembered; a storm asks the same ones again and again
+
+
+@lru_cache(_PAIRS)
 def group_of(code: str) -> Group | None:
     """The group that ``kind:code`` is told in; None when it stands alone. Any SXid is one of the NVLink fabric."""
     for group in GROUPS:
@@ -145,6 +150,15 @@ def group_of(code: str) -> Group | None:
 def in_group(group: Group, code: str) -> bool:
     """Whether ``kind:code`` may be told in ``group``; a few codes go with more than one."""
     return code in group.ranks or (code.startswith("sxid:") and "sxid:*" in group.ranks)
+
+
+@lru_cache(_PAIRS)
+def shared_group(one: str, other: str) -> Group | None:
+    """The group in which two codes are told together, first that of ``one``; None when they are not."""
+    for group in (group_of(one), group_of(other)):
+        if group is not None and in_group(group, one) and in_group(group, other):
+            return group
+    return None
 
 
 def rank(group: Group, code: str) -> int:

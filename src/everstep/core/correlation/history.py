@@ -32,13 +32,15 @@ class Occurrence:
 
 def with_occurrence(history: tuple[Occurrence, ...], new: Occurrence) -> tuple[Occurrence, ...]:
     """The history with one more episode; a sighting of an episode that is already in it adds its jobs only."""
-    found = list(history)
-    for index, old in enumerate(found):
-        if old.device == new.device and old.code == new.code and abs(old.at - new.at) <= _SAME:
+    device, code = new.device, new.code
+    for index, old in enumerate(history):
+        if old.code == code and old.device == device and abs(old.at - new.at) <= _SAME:
             lineages = tuple(dict.fromkeys((*old.lineages, *new.lineages)))[:MAX_LINEAGES]
-            found[index] = replace(new, at=min(old.at, new.at), lineages=lineages)
-            return tuple(found)
-    return tuple(sorted((*found, new), key=lambda item: item.at)[-MAX_OCCURRENCES:])
+            same = replace(new, at=min(old.at, new.at), lineages=lineages)
+            return history if same == old else (*history[:index], same, *history[index + 1 :])
+    if not history or history[-1].at <= new.at:
+        return (*history, new)[-MAX_OCCURRENCES:]
+    return tuple(sorted((*history, new), key=lambda item: item.at)[-MAX_OCCURRENCES:])
 
 
 def kept(history: tuple[Occurrence, ...], now: float) -> tuple[Occurrence, ...]:

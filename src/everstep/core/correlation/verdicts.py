@@ -31,8 +31,16 @@ def faults(book: Casebook, catalog: Catalog, now: float) -> tuple[Fault, ...]:
 
 
 def accusing(book: Casebook, catalog: Catalog, now: float) -> Callable[[Case], bool]:
-    """For :func:`everstep.core.correlation.casebook.with_sighting`."""
-    return lambda case: not case.pending_until and accuses(fault_of_case(book, case, catalog, now))
+    """For :func:`everstep.core.correlation.casebook.with_sighting`. It judges each case once, by this history."""
+    judged: dict[int, tuple[Case, bool]] = {}  # with the case, so that its id stays its own
+
+    def accuser(case: Case) -> bool:
+        known = judged.get(id(case))
+        if known is None:
+            known = judged[id(case)] = case, not case.pending_until and accuses(fault_of_case(book, case, catalog, now))
+        return known[1]
+
+    return accuser
 
 
 def fault_of_case(book: Casebook, case: Case, catalog: Catalog, now: float) -> Fault:
