@@ -10,25 +10,28 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.adapters.gpu.catalog_files import catalog_with
-from everstep.adapters.gpu.kmsg import KernelLogFile
 from everstep.adapters.kube.connection import connect
 from everstep.adapters.kube.own_node import OwnNode, Said
 from everstep.adapters.kube.verbs import Verbs
+from everstep.adapters.node.jobs import JobsOfProcesses
 from everstep.apps.agent.backoff import Backoff
 from everstep.apps.agent.kernel_log import KernelLogTask
+from everstep.apps.agent.local_sources import add_source_flags, line_source, source_options, state_sources
 from everstep.apps.agent.publisher import Heartbeat, Publisher
 from everstep.apps.agent.questions import about, about_gpus
 from everstep.apps.agent.state import State
 from everstep.apps.agent.supervision import StateTask
 from everstep.apps.gpu_settings import add_gpu_arguments, gpu_settings
 from everstep.apps.probes import serve_probes
-from everstep.core.diagnosis import GPUS, resumed
+from everstep.core.diagnosis import GPUS, Diagnosis, resumed
 from everstep.core.errors import EverstepError, RetryLater
 from everstep.core.fault_catalog import Catalog
 from everstep.core.kernel_lines.stream import RecordStream
+from everstep.ports import GpuReader, LineSource, StateSource
 
 FIRST_LOOK_BACK = 600_000_000  # microseconds: what the first agent of a node still counts, from before its own start
 
@@ -38,8 +41,14 @@ log = logging.getLogger(__name__)
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="everstep agent", description="Watches one GPU node and says how it is.")
     parser.add_argument("--node", default=os.environ.get("NODE_NAME"), help="name of this node (default: $NODE_NAME)")
-    parser.add_argument("--kmsg", type=Path, default=Path("/dev/kmsg"), help="kernel log (default: %(default)s)")
+    parser.add_argument(
+        "--kmsg",
+        default="",
+        metavar="PATH",
+        help="kernel log; journal: systemd's (default: /dev/kmsg where it can be read, else the journal)",
+    )
     add_gpu_arguments(parser)
+    add_source_flags(parser)
     parser.add_argument(
         "--allow-injected", action="store_true", help="count lines that programs wrote to the kernel log"
     )
@@ -70,6 +79,32 @@ async def _start(own: OwnNode, arguments: argparse.Namespace) -> tuple[Said | No
             await backoff.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What this node has to be asked."""
+
+    log: LineSource
+    gpus: GpuReader
+    states: Sequence[StateSource]
+    jobs: JobsOfProcesses
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.log.name, GPUS, *(source.name for source in self.states))
+
+
+def _sources(arguments: argparse.Namespace, stored: Diagnosis | None, boot_id: str) -> Sources:
+    options = source_options(arguments, arguments.kmsg)
+    reader, driver = gpu_settings(arguments).sources()
+    known = [fault for fault in stored.faults if fault.boot_id == boot_id] if stored else []
+    return Sources(
+        line_source(options, boot_id),
+        reader,
+        (*driver, *state_sources(options, known)),
+        JobsOfProcesses(options.host_root / "proc"),
+    )
+
+
 async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, asyncio.current_task())
     async with connect(arguments.kubeconfig) as http, asyncio.TaskGroup() as tasks:
@@ -79,22 +114,12 @@ async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
         if arguments.probe_port:
             await serve_probes(arguments.probe_port, lambda: ready)
         said, boot_id = await _start(own, arguments)
-        reader, states = gpu_settings(arguments).sources()
-        lines = KernelLogFile(arguments.kmsg)
-        names = (lines.name, GPUS, *(source.name for source in states))
-        state = State(resumed(said.diagnosis if said else None, boot_id, names), catalog, time.time)
-        gpus = StateTask(state, about_gpus(state, reader))
-        others = [StateTask(state, about(state, source)) for source in states]
-        tasks.create_task(gpus.run())
-        for other in others:
-            tasks.create_task(other.run())
-        await gpus.tried.wait()  # first, so that the first faults already carry the serial of their GPU
+        stored = said.diagnosis if said else None
+        sources = _sources(arguments, stored, boot_id)
+        state = State(resumed(stored, boot_id, sources.names), catalog, time.time)
         not_before = 0 if said else time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000 - FIRST_LOOK_BACK
         stream = RecordStream(allow_injected=arguments.allow_injected, not_before=not_before)
-        kernel_log = KernelLogTask(state, lines, stream)
-        tasks.create_task(kernel_log.run())
-        for tried in (kernel_log.tried, *(other.tried for other in others)):
-            await tried.wait()  # nothing is said before every source was asked once
+        await _ask_all(state, sources, stream, tasks)
         if said is not None:
             state.inherit(said.inherited)
         publisher = Publisher(state, own, said)
@@ -102,6 +127,19 @@ async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
         tasks.create_task(publisher.run())
         await publisher.published.wait()
         ready = True
+
+
+async def _ask_all(state: State, sources: Sources, stream: RecordStream, tasks: asyncio.TaskGroup) -> None:
+    """Starts every source and waits until each was asked once: nothing is said of the node before."""
+    gpus = StateTask(state, about_gpus(state, sources.gpus))
+    tasks.create_task(gpus.run())
+    await gpus.tried.wait()  # first, so that the first faults already carry the serial of their GPU
+    states = [StateTask(state, about(state, source)) for source in sources.states]
+    log_task = KernelLogTask(state, sources.log, stream, sources.jobs)
+    for run in (log_task.run, *(task.run for task in states)):
+        tasks.create_task(run())
+    for tried in (log_task.tried, *(task.tried for task in states)):
+        await tried.wait()
 
 
 def _stop(task: asyncio.Task[None] | None) -> None:

@@ -14,7 +14,7 @@ from everstep.apps.agent.state import State
 from everstep.core.diagnosis import Diagnosis, unconfirmed, with_source
 from everstep.core.errors import EverstepError, Unreachable
 
-DEADLINE = 10.0  # seconds for one answer; NVML hangs for good when the GPU's own firmware has died (XID 119)
+DEADLINE = 15.0  # seconds for one answer; sources have deadlines of their own, which say more about what hangs
 CONFIRM_AFTER = 2.0  # seconds from an answer that holds something new to the question whether it is still there
 SETTLE = 0.3  # seconds from the line to the question: the driver marks the GPU a moment after it printed the line
 RESTART_FIRST, RESTART_LIMIT = 0.5, 30.0
