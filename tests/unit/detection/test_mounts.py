@@ -35,6 +35,15 @@ def table(tree: Tree, *lines: str) -> None:
     tree.put("proc/self/mountinfo", "".join(lines))
 
 
+def hosts(tree: Tree, *lines: str) -> None:
+    """The table of the host's first process, as a root process in the host's pid namespace sees it."""
+    tree.folder("proc/1/root")
+    tree.put("proc/1/mountinfo", "".join(lines))
+    tree.folder("proc/self/ns")
+    if not (tree.root / "proc/self/ns/pid").is_symlink():
+        (tree.root / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
+
+
 def looking(tree: Tree, ask: Callable[[Path], os.statvfs_result] | None = None, **options: object) -> Mounts:
     return Mounts(tree.root, clock=Time(), ask=ask or (lambda path: answer()), **options)  # type: ignore[arg-type]
 
@@ -70,23 +79,36 @@ def test_a_place_that_is_read_only_on_a_disk_that_is_not(tree: Tree) -> None:
 
 
 def test_a_mount_that_must_be_there(tree: Tree) -> None:
-    table(tree, DISK.format("rw", "rw"))
+    hosts(tree, DISK.format("rw", "rw"))
     time = Time()
     source = Mounts(tree.root, ["/home"], clock=time, ask=lambda path: answer())
     assert shown(source.look()) == []
     time.now += 60
     assert shown(source.look()) == [("mount_missing", "/home")]
-    table(tree, DISK.format("rw", "rw"), NFS)
+    hosts(tree, DISK.format("rw", "rw"), NFS)
     assert shown(source.look()) == []
 
 
 def test_a_mount_that_must_be_there_may_come_late_at_boot(tree: Tree) -> None:
-    table(tree, DISK.format("rw", "rw"))
+    hosts(tree, DISK.format("rw", "rw"))
     time = Time(10.0)
     source = Mounts(tree.root, ["/home"], clock=time, ask=lambda path: answer())
     source.look()
     time.now += 500
     assert shown(source.look()) == []
+
+
+def test_in_a_container_nobody_can_tell_what_the_host_has_mounted(tree: Tree) -> None:
+    table(tree, DISK.format("rw", "rw"))
+    for _ in range(2):
+        with pytest.raises(PartlyUnreachable, match="hostPID"):
+            Mounts(tree.root, ["/home"], clock=Time(), ask=lambda path: answer(left=0)).look()
+    hosts(tree, DISK.format("rw", "rw"))
+    (tree.root / "proc/self/ns/pid").unlink()
+    (tree.root / "proc/self/ns/pid").symlink_to("pid:[4026532200]")
+    with pytest.raises(PartlyUnreachable, match="hostPID") as caught:
+        Mounts(tree.root, ["/home"], clock=Time(), ask=lambda path: answer(left=0)).look()
+    assert shown(caught.value.evidence) == [("disk_full", "sda1")]
 
 
 def test_a_disk_that_is_nearly_full(tree: Tree) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everstep.adapters.node.files import names, read_word, since_boot
+from everstep.adapters.node.files import names, read_word, sees_the_host, since_boot
 from everstep.core.errors import Unreachable
 from everstep.core.health import Evidence
 
@@ -14,20 +13,11 @@ PERIOD = 30.0
 AWAY_FOR = 60.0  # seconds: a restart of it takes some
 BOOT_GRACE = 600.0  # seconds since boot: it waits for the driver, and trains the links
 _COMMAND = "nv-fabricmanage"  # comm of nv-fabricmanager, which the kernel cuts at 15 characters
-_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of the Linux kernel: the first pid namespace
 
 
 def has_switches(root: Path = Path("/")) -> bool:
     """Whether the driver of the NVSwitches has found any."""
     return bool(names(root / "proc/driver/nvidia-nvswitch/devices"))
-
-
-def sees_processes(root: Path = Path("/")) -> bool:
-    """Whether this process sees the host's processes: in a pid namespace of its own it cannot tell what runs."""
-    try:
-        return os.readlink(root / "proc/self/ns/pid") == _HOST_PIDS
-    except OSError:
-        return False
 
 
 class FabricManager:
@@ -43,7 +33,7 @@ class FabricManager:
         if not has_switches(self._root):
             self._away_since = None
             return ()
-        if not sees_processes(self._root):
+        if not sees_the_host(self._root):
             raise Unreachable("the host's processes cannot be seen: give the agent hostPID")
         proc = self._root / "proc"
         if any(_command(proc / name) == _COMMAND for name in names(proc) if name.isdigit()):

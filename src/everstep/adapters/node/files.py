@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from pathlib import Path
 
 _LIMIT = 65536
+_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of the Linux kernel: the first pid namespace
 # A device that leaves between the listing and the read, and an attribute that this device does not have.
 _GONE = frozenset((errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR))
 
@@ -42,3 +44,11 @@ def names(folder: Path) -> list[str]:
 def since_boot() -> float:
     """Seconds since boot, time asleep included: the clock of every window here, which no step of the date moves."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def sees_the_host(root: Path) -> bool:
+    """Whether ``/proc`` below ``root`` is the host's: in a pid namespace of its own, nobody sees what else runs."""
+    try:
+        return os.readlink(root / "proc/self/ns/pid") == _HOST_PIDS
+    except OSError:
+        return False

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from everstep.adapters.node.deadlines import Asking
-from everstep.adapters.node.files import read_number, since_boot
+from everstep.adapters.node.files import read_number, sees_the_host, since_boot
 from everstep.core.health import Evidence
 from everstep.core.node_state.mount_table import Mount, file_systems, is_full, parse_mounts
 from everstep.ports import PartlyUnreachable
@@ -54,12 +54,17 @@ class Mounts:
     def look(self) -> Sequence[Evidence]:
         """One reading. OSError when the table cannot be read, PartlyUnreachable while one has yet to answer."""
         table, host = self._table()
+        hosts = host != self._root and sees_the_host(self._root)  # in a container, our own table is not the host's
         mounts = parse_mounts(table)
         asked = file_systems(mounts)[:_MOST]
-        found = [*self._not_writable(asked), *self._not_there(mounts)]
+        found = [*self._not_writable(asked), *(self._not_there(mounts) if hosts else ())]
         self._ask_all(asked, host)
         for mount in asked:
             found += self._answered(mount)
+        if self._expected and not hosts:
+            raise PartlyUnreachable(
+                "the host's mounts cannot be seen: give the agent hostPID, and run it as root", found
+            )
         if late := [mount.point for mount in asked if self._silence(mount) < 0]:
             raise PartlyUnreachable(f"{', '.join(late)}: no answer yet", found)
         return found
