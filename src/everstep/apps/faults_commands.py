@@ -67,7 +67,7 @@ def list_rows(
     else:
         for entry in catalog.entries.values():
             if kind in (None, entry.kind):
-                _print(row(entry))
+                _print(row(catalog, entry))
 
 
 @app.command("explain")

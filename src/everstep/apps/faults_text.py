@@ -53,10 +53,13 @@ def sentence(catalog: Catalog, evidence: Evidence) -> str:
     )
 
 
-def row(entry: Entry) -> str:
-    """A row of the catalogue in one line."""
+def row(catalog: Catalog, entry: Entry) -> str:
+    """A row of the catalogue in one line; one of the site's own table says so."""
     name = f"{entry.kind} {entry.code}{' ' + entry.variant if entry.variant else ''}"
-    mark = f"  [{entry.origin}]" if entry.origin != SHIPPED else ""
+    mark = ""
+    if entry.origin != SHIPPED:
+        changed = (entry.kind, entry.code, entry.variant) in catalog.replaced
+        mark = f"  [{'changed' if changed else 'added'} by {entry.origin}]"
     return f"{name:<34} {entry.fault_class:<11} {entry.severity:<8} {entry.action:<11} {entry.meaning}{mark}"
 
 

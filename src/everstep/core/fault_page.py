@@ -24,7 +24,8 @@ more about one code, notes and sources included.
 
 A site adds rows and changes cells with a table of its own (columns `kind`, `code` and any of: variant, meaning,
 scope, class, severity, action, escalate_to, escalate_when, repeat, job_lost, seen, vendor_action, example, notes,
-source), given with `--site FILE` or `EVERSTEP_SITE_FAULTS`; `everstep faults list --changed` shows what it changed.
+source), given with `--site FILE` or `EVERSTEP_SITE_FAULTS`, and to the agents by the chart
+([how](../how-to/operate.md#change-what-a-fault-means-here)). `everstep faults list --changed` shows what it changed.
 """
 _TITLES = {
     "xid": "XID: NVIDIA GPUs", "sxid": "SXid: NVSwitch", "amd": "AMD GPUs", "ib": "InfiniBand, EFA and Ethernet",

@@ -83,6 +83,42 @@ def test_a_check_in_the_agents_container_goes_by_the_agents_settings(helm: Path)
     assert not [each for each in on_a_node if each["name"] in ("EVERSTEP_SIMULATED_GPUS", "EVERSTEP_ALLOW_INJECTED")]
 
 
+SITE_ROW = "kind,code,action\nxid,79,replaceNode\n"
+
+
+def test_the_sites_own_faults_reach_the_agent(helm: Path, tmp_path: Path) -> None:
+    (tmp_path / "site.csv").write_text(SITE_ROW)
+    documents = rendered(helm, files={"agent.siteFaults.table": tmp_path / "site.csv"})
+    assert one(documents, "ConfigMap", "everstep-site-faults")["data"] == {"site-faults.csv": SITE_ROW}
+    agents = one(documents, "DaemonSet", "everstep-agent")["spec"]["template"]
+    (tmp_path / "site.csv").write_text(SITE_ROW.replace("replaceNode", "rebootNode"))
+    changed = rendered(helm, files={"agent.siteFaults.table": tmp_path / "site.csv"})
+    again = one(changed, "DaemonSet", "everstep-agent")["spec"]["template"]
+    assert agents["metadata"]["annotations"] != again["metadata"]["annotations"], "or no agent would read it"
+    environment = {each["name"]: each.get("value") for each in container({"spec": {"template": agents}})["env"]}
+    (mount,) = [
+        each for each in container({"spec": {"template": agents}})["volumeMounts"] if each["name"] == "site-faults"
+    ]
+    assert environment["EVERSTEP_SITE_FAULTS"] == f"{mount['mountPath']}/site-faults.csv"
+    (volume,) = [each for each in agents["spec"]["volumes"] if each["name"] == "site-faults"]
+    assert volume["configMap"]["name"] == "everstep-site-faults"
+
+
+def test_a_config_map_of_the_sites_own_is_used_as_it_is(helm: Path) -> None:
+    documents = rendered(helm, "agent.siteFaults.existingConfigMap=our-faults")
+    assert not [each for each in documents if each["kind"] == "ConfigMap"]
+    (volume,) = [
+        each
+        for each in one(documents, "DaemonSet", "everstep-agent")["spec"]["template"]["spec"]["volumes"]
+        if each["name"] == "site-faults"
+    ]
+    assert volume["configMap"]["name"] == "our-faults"
+
+
+def test_without_a_table_of_the_site_nothing_is_mounted(helm: Path) -> None:
+    assert "site-faults" not in json.dumps(rendered(helm))
+
+
 def test_every_mount_of_the_node_is_read_only(helm: Path) -> None:
     agent = one(rendered(helm, *LAB), "DaemonSet", "everstep-agent")
     assert all(mount["readOnly"] for mount in container(agent)["volumeMounts"])
@@ -143,6 +179,8 @@ def test_the_controller_may_show_a_verdict_and_may_not_give_one(api: ApiServer) 
         (("controller.replicas=many",), "replicas"),
         (("agent.simulatedGpus=/tmp/gpus.json",), "must lie in the folder of agent.kmsgPath"),
         (("provider.token=a", "provider.existingSecret=b"), "not both"),
+        (("agent.siteFaults.table=a", "agent.siteFaults.existingConfigMap=b"), "not both"),
+        (("agent.siteFaults.rows=a",), "rows"),
     ],
 )
 def test_wrong_values_are_refused(helm: Path, settings: tuple[str, ...], complaint: str) -> None:

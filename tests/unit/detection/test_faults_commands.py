@@ -102,10 +102,16 @@ def test_the_list() -> None:
 
 def test_a_sites_table_is_used_and_shown(tmp_path: Path) -> None:
     site = tmp_path / "site.csv"
-    site.write_text("kind,code,action\nxid,79,replaceNode\n")
+    site.write_text(
+        "kind,code,meaning,class,severity,action,job_lost\n"
+        "xid,79,,,,replaceNode,\n"
+        "host,rack_door_open,the door of the rack is open,suspect,warning,callHuman,no\n"
+    )
     line = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
     assert json.loads(run("parse", "--json", "--site", str(site), lines=line))["action"] == "replaceNode"
-    assert "[site.csv]" in run("list", "--kind", "xid", "--site", str(site))
+    listed = run("list", "--site", str(site)).splitlines()
+    ours = [line for line in listed if "site.csv" in line]
+    assert [line.partition("  [")[2] for line in ours] == ["changed by site.csv]", "added by site.csv]"]
     assert "action is replaceNode (shipped: rebootNode)" in run("list", "--changed", "--site", str(site))
     assert "Changed here by site.csv" in run("explain", "79", "--site", str(site))
     assert "changes nothing" in run("list", "--changed")
