@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.adapters.node import dcgm
-from everstep.adapters.node.dcgm import DcgmExporter
+from everstep.adapters.node.dcgm import DcgmExporter, own_gpus
 from everstep.core.errors import Unreachable
 from everstep.core.faults import judge
 from everstep.core.health import Evidence, Fault, FaultClass, FirstAction, Severity
 from everstep.core.node_state.dcgm_metrics import XID, by_gpu, parse_sample
 from everstep.ports import PartlyUnreachable
+
+from .tree import Tree
 
 CATALOG = shipped_catalog()
 
@@ -104,7 +107,7 @@ def shown(evidence: Evidence) -> tuple[str, str, str | None]:
 async def readings(*texts: str, known: tuple[Fault, ...] = ()) -> list[list[tuple[str, str, str | None]]]:
     now = [0.0]
     async with Exporter() as exporter:
-        source = DcgmExporter(exporter.url, known, clock=lambda: now[0])
+        source = DcgmExporter(exporter.url, known, own=lambda: {"GPU-0"}, clock=lambda: now[0])
         found = []
         for text in texts:
             exporter.text = text
@@ -162,12 +165,27 @@ def test_flags_counts_and_slowdowns() -> None:
 def test_a_gpu_that_is_no_longer_named_is_not_well() -> None:
     async def scenario() -> None:
         async with Exporter(line(XID, 0) + line(XID, 0, gpu=1)) as exporter:
-            source = DcgmExporter(exporter.url)
+            source = DcgmExporter(exporter.url, own=lambda: {"GPU-0", "GPU-1"})
             await source.read()
             exporter.text = line(XID, 79)
             with pytest.raises(PartlyUnreachable, match="GPU-1") as caught:
                 await source.read()
             assert [item.code for item in caught.value.evidence] == ["79"]
+
+    asyncio.run(scenario())
+
+
+def test_the_exporter_of_another_node_says_nothing_of_this_one(tmp_path: Path) -> None:
+    """Their GPUs have the same addresses, and a service may send a question to any of them."""
+    Tree(tmp_path).put("proc/driver/nvidia/gpus/0000:00:00.0/information", "Model: H100\nGPU UUID: \t GPU-ab-0\nBus:")
+    assert own_gpus(tmp_path) == {"GPU-ab-0"}
+    assert own_gpus(tmp_path / "nothing") == frozenset()
+
+    async def scenario() -> None:
+        async with Exporter(line(XID, 79)) as exporter:
+            for own in (lambda: own_gpus(tmp_path), frozenset[str]):
+                with pytest.raises(Unreachable, match="shows GPU-0, none of which this machine's driver lists"):
+                    await DcgmExporter(exporter.url, own=own).read()
 
     asyncio.run(scenario())
 

@@ -79,6 +79,30 @@ def test_what_is_on_record_is_seen_again_after_a_restart(tmp_path: Path) -> None
         assert shown(asyncio.run(mounts.read())) == expected
 
 
+def test_a_check_does_not_wait_for_what_must_last_a_while(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.put("proc/1/mountinfo", "")
+    tree.folder("proc/1/root")
+    tree.folder("proc/self/ns")
+    (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
+    tree.folder("proc/driver/nvidia-nvswitch/devices/0000:c3:00.0")
+    tree.put("sys/class/nvme/nvme0/state", "dead")
+    tree.put("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN")
+    options = SourceOptions(host_root=tmp_path, expected_mounts=("/home",), expected_ports=("mlx5_0/1",))
+
+    def found(*, at_once: bool) -> list[tuple[str, str | None]]:
+        sources = state_sources(options, at_once=at_once)
+        return [item for source in sources for item in shown(asyncio.run(source.read()))]
+
+    assert found(at_once=False) == []
+    assert found(at_once=True) == [
+        ("disk_not_live", "nvme0"),
+        ("mount_missing", "/home"),
+        ("port_drop", "mlx5_0/1"),
+        ("fabric_manager_down", None),
+    ]
+
+
 def test_flags_and_environment_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERSTEP_EXPECT_MOUNTS", "/home, /scratch")
     monkeypatch.setenv("EVERSTEP_DCGM_URL", "http://127.0.0.1:9400/metrics")

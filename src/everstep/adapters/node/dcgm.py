@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import httpx2
 
-from everstep.adapters.node.files import since_boot
+from everstep.adapters.node.deadlines import Asking
+from everstep.adapters.node.files import names, read_word, since_boot
 from everstep.core.errors import Unreachable
 from everstep.core.gpu_inventory import normal_pci
 from everstep.core.health import Evidence, Fault
@@ -19,6 +22,14 @@ PERIOD = 30.0  # seconds: the exporter itself asks DCGM every 30 s
 DEADLINE = 8.0
 _BODY_LIMIT = 16 << 20  # bytes; eight GPUs in 56 MIG instances with every field make 2 MB
 _LINE_LIMIT = 1 << 16
+_UUID = re.compile(r"GPU UUID:\s+(GPU-[0-9a-f-]+)")
+
+
+def own_gpus(root: Path = Path("/")) -> frozenset[str]:
+    """UUIDs of the GPUs that NVIDIA's driver lists in procfs. OSError when one cannot be read."""
+    folder = root / "proc/driver/nvidia/gpus"
+    texts = [read_word(folder / name / "information") or "" for name in names(folder)]
+    return frozenset(uuid for text in texts for uuid in _UUID.findall(text))
 
 
 class DcgmExporter:
@@ -27,6 +38,8 @@ class DcgmExporter:
     Args:
         url: of the metrics, for example ``http://127.0.0.1:9400/metrics``.
         known: faults on record in this boot: an XID among them that the gauge still shows is not of unknown age.
+        own: UUIDs of this machine's GPUs. A service's address may reach the exporter of another node, whose GPUs
+            have the same PCI addresses.
         deadline: seconds for one whole answer.
     """
 
@@ -37,10 +50,13 @@ class DcgmExporter:
         self,
         url: str,
         known: Iterable[Fault] = (),
+        own: Callable[[], Collection[str]] = own_gpus,
         clock: Callable[[], float] = since_boot,
         deadline: float = DEADLINE,
     ) -> None:
         self._url = url
+        self._own = own
+        self._asking_own: Asking[Collection[str]] | None = None
         self._clock = clock
         self._deadline = deadline
         self._known: dict[str, set[str]] = {}
@@ -58,6 +74,8 @@ class DcgmExporter:
         try:
             async with asyncio.timeout(self._deadline):
                 answer = by_gpu(await self._samples())
+                if answer and not self._watches:
+                    await self._check_whose(answer)
         except TimeoutError:
             raise Unreachable(f"{self._url} gave no whole answer within {self._deadline:.0f} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as why:
@@ -75,6 +93,18 @@ class DcgmExporter:
             missing = ", ".join(sorted(absent))
             raise PartlyUnreachable(f"{self._url} says nothing more of {missing}", found)
         return found
+
+    async def _check_whose(self, answer: Mapping[str, GpuMetrics]) -> None:
+        """Unreachable unless the answer is about this machine."""
+        if self._asking_own is None or self._asking_own.done.is_set():
+            self._asking_own = Asking(self._own, "everstep own GPUs")
+        await self._asking_own.ended()
+        if not any(gpu.uuid in self._asking_own.answer() for gpu in answer.values()):
+            shown = ", ".join(sorted(answer))
+            raise Unreachable(
+                f"{self._url} shows {shown}, none of which this machine's driver lists: "
+                "give an address that reaches this node's own exporter"
+            )
 
     async def _samples(self) -> list[Sample]:
         """The answer as samples. Only what matters is kept, however long the answer is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +51,18 @@ class Asking(Generic[_T]):
             if self.done.is_set():
                 listener()
 
+    async def ended(self) -> None:
+        """Waits until it is done, on the event loop."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(done.set)
+
+        self.when_done(wake)
+        await done.wait()
+
     def answer(self) -> _T:
         """What came out, once it is done; raises what the question raised."""
         if self._error is not None:
@@ -80,7 +93,9 @@ class PolledSource:
         """Everything that is wrong now. Unreachable when it cannot be asked or does not answer in time."""
         if self._asking is None or self._asking.done.is_set():
             self._asking = Asking(self._look, f"everstep {self.name}")
-            await self._finish(self._asking)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._deadline):
+                    await self._asking.ended()
         asking = self._asking
         if not asking.done.is_set():
             raise Unreachable(f"no answer for {time.monotonic() - asking.begun:.0f} s: a read hangs in the kernel")
@@ -92,18 +107,3 @@ class PolledSource:
             raise Unreachable(f"cannot read {why.filename or 'it'}: {why.strerror or why}") from why
         except Exception as why:
             raise Unreachable(f"a reading failed: {type(why).__name__}: {why}") from why
-
-    async def _finish(self, asking: Asking[Sequence[Evidence]]) -> None:
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-
-        def wake() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(done.set)
-
-        asking.when_done(wake)
-        try:
-            async with asyncio.timeout(self._deadline):
-                await done.wait()
-        except TimeoutError:
-            return

@@ -16,9 +16,17 @@ NOT_LIVE_FOR = 60.0  # seconds: a reset of a controller takes a few, and a volum
 
 
 class Disks:
-    """Looks at disks that are part of this machine; ``root`` is where the host's ``/sys`` is found."""
+    """Looks at disks that are part of this machine.
 
-    def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = since_boot) -> None:
+    Args:
+        root: where the host's ``/sys`` is found.
+        at_once: a controller that is not in service counts at the first look.
+    """
+
+    def __init__(
+        self, root: Path = Path("/"), clock: Callable[[], float] = since_boot, *, at_once: bool = False
+    ) -> None:
+        self._patience = 0.0 if at_once else NOT_LIVE_FOR
         self._nvme = root / "sys/class/nvme"
         self._block = root / "sys/block"
         self._memory = root / "sys/devices/system/edac/mc"
@@ -42,7 +50,7 @@ class Disks:
         return [
             Evidence("host", "disk_not_live", subject=name, line=f"NVMe controller {name} is {state}, not live")
             for name, state in states.items()
-            if now - self._not_live[name] >= NOT_LIVE_FOR
+            if now - self._not_live[name] >= self._patience
         ]
 
     def _arrays(self) -> Sequence[Evidence]:

@@ -21,11 +21,19 @@ def has_switches(root: Path = Path("/")) -> bool:
 
 
 class FabricManager:
-    """Looks for the process; ``root`` is where the host's ``/proc`` is found."""
+    """Looks for the process.
 
-    def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = since_boot) -> None:
+    Args:
+        root: where the host's ``/proc`` is found.
+        at_once: it counts as away at the first look.
+    """
+
+    def __init__(
+        self, root: Path = Path("/"), clock: Callable[[], float] = since_boot, *, at_once: bool = False
+    ) -> None:
         self._root = root
         self._clock = clock
+        self._at_once = at_once
         self._away_since: float | None = None
 
     def look(self) -> Sequence[Evidence]:
@@ -42,9 +50,9 @@ class FabricManager:
         now = self._clock()
         if self._away_since is None:
             self._away_since = now
-        if now < BOOT_GRACE or now - self._away_since < AWAY_FOR:
+        if not self._at_once and (now < BOOT_GRACE or now - self._away_since < AWAY_FOR):
             return ()
-        text = f"NVSwitches are there and no nv-fabricmanager runs, for {now - self._away_since:.0f} s"
+        text = f"NVSwitches are there and no nv-fabricmanager runs, seen for {now - self._away_since:.0f} s"
         return [Evidence("host", "fabric_manager_down", line=text)]
 
 

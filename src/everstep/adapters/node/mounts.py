@@ -33,6 +33,7 @@ class Mounts:
         expected: paths on the host where something must be mounted.
         known: devices that are on record as no longer writable; they were writable before this process began.
         ask: answers for one path as ``os.statvfs`` does.
+        at_once: a mount that must be there counts as missing at the first look.
     """
 
     def __init__(
@@ -42,7 +43,10 @@ class Mounts:
         known: Iterable[str] = (),
         clock: Callable[[], float] = since_boot,
         ask: Callable[[Path], os.statvfs_result] = os.statvfs,
+        *,
+        at_once: bool = False,
     ) -> None:
+        self._at_once = at_once
         self._root = root
         self._expected = tuple(expected)
         self._clock = clock
@@ -105,7 +109,7 @@ class Mounts:
         return [
             Evidence("host", "mount_missing", subject=path, line=f"nothing is mounted at {path}")
             for path in absent
-            if now >= BOOT_GRACE and now - self._missing_since[path] >= MISSING_AFTER
+            if self._at_once or (now >= BOOT_GRACE and now - self._missing_since[path] >= MISSING_AFTER)
         ]
 
     def _ask_all(self, mounts: Sequence[Mount], host: Path) -> None:

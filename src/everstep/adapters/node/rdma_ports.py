@@ -29,6 +29,7 @@ class RdmaPorts:
         root: where the host's ``/sys`` and ``/proc`` are found.
         expected: ports (``mlx5_0/1``) that must be up, whether or not they were seen up.
         known: ports that are on record as down: they were in use before this process began.
+        at_once: a port that must be up and is not counts at the first look.
     """
 
     def __init__(
@@ -37,7 +38,11 @@ class RdmaPorts:
         expected: Iterable[str] = (),
         known: Iterable[str] = (),
         clock: Callable[[], float] = since_boot,
+        *,
+        at_once: bool = False,
     ) -> None:
+        expected = tuple(expected)
+        self._must_be_up = frozenset(expected if at_once else ())
         self._class = root / "sys/class/infiniband"
         self._routes = (root / "proc/1/net/route", root / "proc/net/route")
         self._clock = clock
@@ -69,7 +74,11 @@ class RdmaPorts:
             self._ports[port] = with_port_reading(self._ports[port], up=False, words=_GONE, now=now)
         found: list[Evidence] = []
         for port, history in sorted(self._ports.items()):
-            found += port_evidence(port, history, now)
+            if port in self._must_be_up and history.down_since is not None:
+                text = f"port {port} is down: {history.words}"
+                found.append(Evidence("ib", "port_drop", subject=port, line=text))
+            else:
+                found += port_evidence(port, history, now)
             if history.in_use:
                 found += counter_evidence(port, self._counters.get(port, {}), now)
         return found

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from everstep.adapters.gpu.kmsg import KernelLogFile
@@ -106,40 +107,51 @@ def line_source(options: SourceOptions, boot_id: str) -> LineSource:
     return KernelLogFile(KERNEL_LOG)  # which then says why it cannot be read
 
 
-def state_sources(options: SourceOptions, known: Iterable[Fault] = ()) -> Sequence[StateSource]:
+def state_sources(
+    options: SourceOptions, known: Iterable[Fault] = (), *, at_once: bool = False
+) -> Sequence[StateSource]:
     """Every source of this machine's state that exists here.
 
     Args:
         known: faults on record in this boot. Some sources only know what changed while they looked; what is on record
             tells them what they saw before the agent was started again.
+        at_once: what counts only once it has lasted for a while counts at the first look: a check looks once.
 
     Raises:
         InvalidInput: a source that is to be left out has a name that none has.
     """
     root, faults = options.host_root, tuple(known)
     sources: list[StateSource] = [
-        PolledSource("disks", disks.PERIOD, disks.Disks(root).look),
+        PolledSource("disks", disks.PERIOD, disks.Disks(root, at_once=at_once).look),
         PolledSource(
             "mounts",
             mounts.PERIOD,
-            mounts.Mounts(root, options.expected_mounts, _subjects(faults, "host", "mount_readonly")).look,
+            mounts.Mounts(
+                root, options.expected_mounts, _subjects(faults, "host", "mount_readonly"), at_once=at_once
+            ).look,
         ),
         PolledSource("PCI Express", pci_links.PERIOD, pci_links.PciLinks(root).look),
         PolledSource(
             "network ports",
             rdma_ports.PERIOD,
-            rdma_ports.RdmaPorts(root, options.expected_ports, _subjects(faults, "ib", "port_drop")).look,
+            rdma_ports.RdmaPorts(
+                root, options.expected_ports, _subjects(faults, "ib", "port_drop"), at_once=at_once
+            ).look,
         ),
     ]
     gpus = amd_gpus.AmdGpus(root, [fault.pci for fault in faults if fault.code == "ras_count_rose" and fault.pci])
     if gpus.cards():
         sources.append(PolledSource("AMD GPUs", amd_gpus.PERIOD, gpus.look))
     if fabric_manager.has_switches(root):
-        sources.append(PolledSource("fabric manager", fabric_manager.PERIOD, fabric_manager.FabricManager(root).look))
+        sources.append(
+            PolledSource(
+                "fabric manager", fabric_manager.PERIOD, fabric_manager.FabricManager(root, at_once=at_once).look
+            )
+        )
     if options.dcgm_url:
-        from everstep.adapters.node.dcgm import DcgmExporter  # noqa: PLC0415 - its HTTP client costs a check 80 ms
+        from everstep.adapters.node.dcgm import DcgmExporter, own_gpus  # noqa: PLC0415 - its HTTP client costs a check 80 ms
 
-        sources.append(DcgmExporter(options.dcgm_url, faults))
+        sources.append(DcgmExporter(options.dcgm_url, faults, partial(own_gpus, root)))
     names = [source.name for source in sources]
     optional = ("AMD GPUs", "fabric manager", DCGM)
     if unknown := [name for name in options.without if name not in (*names, *optional)]:

@@ -112,7 +112,7 @@ def local_sources(request: Request) -> Sources:
     """
     gpus, _ = request.gpus.sources()  # each question runs in a thread of its own, and so needs its own
     _, states = request.gpus.sources(at_once=True)
-    return Sources(_Lines(request), gpus, (*states, *state_sources(request.node)))
+    return Sources(_Lines(request), gpus, (*states, *state_sources(request.node, at_once=True)))
 
 
 class _Lines:
