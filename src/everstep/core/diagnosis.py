@@ -79,6 +79,8 @@ class Diagnosis:
         skipped_records: kernel records that could not be judged; they are passed over.
         readings: of the state sources. Not stored, because they are asked again.
         asked_at: when the driver was last asked with success. Not stored.
+        behind: whether the log holds lines from before the agent's start that it has not read yet. Until then nothing
+            stands for itself: what explains it may be among them. Not stored.
     """
 
     boot_id: str
@@ -92,6 +94,7 @@ class Diagnosis:
     skipped_records: int = 0
     readings: tuple[Reading, ...] = ()
     asked_at: float = 0.0
+    behind: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -125,7 +128,7 @@ def resumed(stored: Diagnosis | None, boot_id: str, sources: Sequence[str] = ())
     Args:
         sources: names of all sources of this node. Each is as good as broken until it was asked once.
     """
-    fresh = Diagnosis(boot_id, sources=tuple(Source(name, UNREAD) for name in sources))
+    fresh = Diagnosis(boot_id, sources=tuple(Source(name, UNREAD) for name in sources), behind=True)
     if stored is None:
         return fresh
     fresh = replace(fresh, book=stored.book, faults=stored.faults, gpus=stored.gpus)
@@ -147,6 +150,11 @@ def numbered(diagnosis: Diagnosis, numbering: str) -> Diagnosis:
     return replace(diagnosis, numbering=numbering, sequence=-1)
 
 
+def caught_up(diagnosis: Diagnosis, catalog: Catalog, now: float) -> Diagnosis:
+    """The log has been read to its end."""
+    return judged(replace(diagnosis, behind=False), catalog, now) if diagnosis.behind else diagnosis
+
+
 def with_source(diagnosis: Diagnosis, name: str, why: str | None) -> Diagnosis:
     """Notes that a source is broken for the reason ``why``, or (None) that it works. Each failed try is a restart."""
     before = next((source for source in diagnosis.sources if source.name == name), Source(name))
@@ -159,7 +167,7 @@ def with_source(diagnosis: Diagnosis, name: str, why: str | None) -> Diagnosis:
 
 def judged(diagnosis: Diagnosis, catalog: Catalog, now: float) -> Diagnosis:
     """The diagnosis as it stands at ``now``: what waited for an explanation is settled, what is proven over is gone."""
-    book = settled(diagnosis.book, now)
+    book = diagnosis.book if diagnosis.behind else settled(diagnosis.book, now)
     passed = diagnosis.asked_at > 0 and not diagnosis.broken and not _check_fails(diagnosis, book, catalog, now)
     answer = Answer(diagnosis.gpus, diagnosis.boot_id, diagnosis.asked_at, passed, _shown(diagnosis))
     book = with_proof(book, answer, now, accusing(book, catalog, now))
@@ -233,7 +241,7 @@ def _with_answer(
     by_mark = {(code_of(seen.evidence), seen.device): seen for seen in sightings}
     before = _reading(diagnosis, source)
     counts = {mark for mark in by_mark if mark in before.shown or mark in before.once or _open(diagnosis, mark)}
-    book = settled(diagnosis.book, now)
+    book = diagnosis.book
     for mark, seen in by_mark.items():
         if mark in counts and not _open(diagnosis, mark) and not _explained(diagnosis, seen):
             book = with_sighting(book, seen, accusing(book, catalog, now))

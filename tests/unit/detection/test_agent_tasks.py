@@ -3,115 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from everstep.adapters.gpu.catalog_files import shipped_catalog
-from everstep.adapters.gpu.kmsg import KernelLogFile
-from everstep.adapters.kube.own_node import Said
 from everstep.apps.agent.__main__ import main
-from everstep.apps.agent.kernel_log import KernelLogTask
-from everstep.apps.agent.publisher import Heartbeat, Publisher
-from everstep.apps.agent.questions import about_gpus
-from everstep.apps.agent.state import State
-from everstep.apps.agent.supervision import StateTask
-from everstep.core.correlation.history import Occurrence
-from everstep.core.diagnosis import GPUS as INVENTORY
-from everstep.core.diagnosis import Diagnosis, resumed
+from everstep.apps.agent.publisher import Heartbeat
 from everstep.core.errors import Unreachable
-from everstep.core.health import Gpu, Verdict
-from everstep.core.kernel_lines.stream import RecordStream
+from everstep.core.health import Verdict
 
-CATALOG = shipped_catalog()
-GPUS = (Gpu(0, "GPU-a", "s0", "0000:01:00"), Gpu(1, "GPU-b", "s1", "0000:02:00"))
-
-
-def xid_record(sequence: int, code: int = 79, priority: int = 4) -> str:
-    return f"{priority},{sequence},1,-;NVRM: Xid (PCI:0000:02:00): {code}, pid=1, name=a, text\n"
-
-
-class FakeApi:
-    """Keeps the last diagnosis, as NodeHealth does; can be down."""
-
-    def __init__(self) -> None:
-        self.stored: Said | None = None
-        self.writes: list[Diagnosis] = []
-        self.beats = 0
-        self.down = False
-        self.inherited: tuple[Occurrence, ...] = ()
-
-    async def publish(self, diagnosis: Diagnosis, since: float) -> Sequence[Occurrence]:
-        await asyncio.sleep(0)
-        if self.down:
-            raise Unreachable("connection refused")
-        self.stored = Said(diagnosis, diagnosis.verdict, since)
-        self.writes.append(diagnosis)
-        return self.inherited
-
-    async def beat(self) -> None:
-        if self.down:
-            raise Unreachable("connection refused")
-        self.beats += 1
-
-
-class FakeDriver:
-    def __init__(self, gpus: Sequence[Gpu] = GPUS) -> None:
-        self.answer: Sequence[Gpu] | Exception | None = gpus
-
-    async def gpus(self) -> Sequence[Gpu]:
-        if self.answer is None:
-            await asyncio.Event().wait()  # a driver that hangs
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        assert self.answer is not None
-        return self.answer
-
-
-@asynccontextmanager
-async def agent(
-    kmsg: Path,
-    api: FakeApi,
-    driver: FakeDriver,
-    boot_id: str = "boot-1",
-    period: float = 0.02,
-    not_before: int = 0,
-    deadline: float = 10.0,
-) -> AsyncIterator[State]:
-    stored = api.stored.diagnosis if api.stored else None
-    state = State(resumed(stored, boot_id, (KernelLogFile.name, INVENTORY)), CATALOG, time.time)
-    gpus = StateTask(state, about_gpus(state, driver, period), deadline)
-    log = KernelLogTask(state, KernelLogFile(kmsg), RecordStream(not_before=not_before))
-    tasks = [asyncio.create_task(gpus.run())]
-    await gpus.tried.wait()
-    tasks += [asyncio.create_task(log.run())]
-    await log.tried.wait()
-    tasks += [asyncio.create_task(state.keep_time(tick=0.02))]
-    tasks += [asyncio.create_task(Publisher(state, api, api.stored, counts_every=0.2).run())]
-    try:
-        yield state
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-
-async def until(condition: Callable[[], bool], within: float = 5.0) -> None:
-    async with asyncio.timeout(within):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def play(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+from .agent_at_work import GPUS, FakeApi, FakeDriver, agent, append, play, until, xid_record
 
 
 @pytest.fixture
@@ -119,11 +23,6 @@ def kmsg(tmp_path: Path) -> Path:
     path = tmp_path / "kmsg"
     path.write_text("5,0,1,-;Linux version 6.1\n")
     return path
-
-
-def append(path: Path, text: str) -> None:
-    with path.open("a") as log:
-        log.write(text)
 
 
 def test_a_line_becomes_a_written_fault_within_the_promised_time(kmsg: Path) -> None:
@@ -323,11 +222,11 @@ def test_the_heart_beats_while_nothing_happens_and_recovers() -> None:
     async def scenario() -> None:
         api = FakeApi()
         beating = asyncio.create_task(Heartbeat(api, period=0.01).run())
-        await until(lambda: api.beats >= 3)
+        await until(lambda: len(api.beats) >= 3)
         api.down = True
         await asyncio.sleep(0.05)
-        api.down, before = False, api.beats
-        await until(lambda: api.beats > before)
+        api.down, before = False, len(api.beats)
+        await until(lambda: len(api.beats) > before)
         beating.cancel()
 
     play(scenario)

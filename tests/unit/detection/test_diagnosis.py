@@ -22,6 +22,7 @@ from everstep.core.diagnosis import (
     Diagnosis,
     Source,
     Told,
+    caught_up,
     judged,
     numbered,
     resumed,
@@ -146,8 +147,18 @@ def test_a_source_that_was_not_asked_yet_is_as_good_as_broken() -> None:
 
 def test_restart_in_the_same_boot_goes_on_where_it_was() -> None:
     stored = says(FRESH, 7, xid(79), now=100.0)
-    assert resumed(stored, "boot-1") == stored
-    assert resumed(None, "boot-1") == Diagnosis("boot-1")
+    assert resumed(stored, "boot-1") == replace(stored, behind=True)
+    assert resumed(None, "boot-1") == Diagnosis("boot-1", behind=True)
+
+
+def test_a_line_that_waits_does_not_stand_before_the_rest_of_the_log_is_read() -> None:
+    stored = says(FRESH, 1, xid(45), 100.0)
+    late = read(resumed(stored, "boot-1"), *GPUS, now=500.0)
+    assert late.faults == ()
+    told = [Told(xid(119), 100.5)]
+    explained = caught_up(with_lines(late, 2, told, CATALOG, 500.0), CATALOG, 500.0)
+    assert [fault.code for fault in explained.faults] == ["119"]
+    assert [fault.code for fault in caught_up(late, CATALOG, 500.0).faults] == ["45"]
 
 
 def test_a_position_means_nothing_in_another_numbering() -> None:

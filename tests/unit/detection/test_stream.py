@@ -130,6 +130,11 @@ def test_a_link_that_flaps_ends_as_it_ended() -> None:
     ]  # fmt: skip
 
 
+def test_what_is_far_apart_is_told_apart() -> None:
+    rows = [xid(1, 95, microseconds=5), xid(2, 95, microseconds=900_000), xid(3, 95, microseconds=3_600_000_000)]
+    assert [item.evidence.count for item in tallied(RecordStream().take(rows))] == [2, 1]
+
+
 def test_folded_messages_keep_their_count() -> None:
     evidence = Evidence("xid", "95", pci="0000:02:00", count=9)
     told = tallied([Heard(evidence, 1, 1), Heard(replace(evidence), 2, 2)])

@@ -12,7 +12,7 @@ from everstep.apps.agent.state import State
 from everstep.apps.agent.supervision import Supervisor
 from everstep.core.correlation.sighting import Job
 from everstep.core.correlation.tally import tallied
-from everstep.core.diagnosis import Told, numbered, with_lines
+from everstep.core.diagnosis import Told, caught_up, numbered, with_lines
 from everstep.core.health import Evidence
 from everstep.core.kernel_lines.stream import Heard, RecordStream
 from everstep.ports import Batch, LineSource
@@ -65,6 +65,7 @@ class KernelLogTask:
             while (batch := reader.available()).records:
                 self.take(batch, clock.moment)
                 await asyncio.sleep(0)
+            self._state.update(caught_up(self._state.diagnosis, self._state.catalog, self._state.now()))
             self._supervisor.works()
             while True:
                 self.take(await reader.read(), self._live)

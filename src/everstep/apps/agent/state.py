@@ -65,7 +65,7 @@ class State:
 def _said(diagnosis: Diagnosis) -> Diagnosis:
     """What is stored. How often a broken source was tried is written when something else is."""
     sources = tuple(replace(source, restarts=0) for source in diagnosis.sources)
-    return replace(diagnosis, readings=(), asked_at=0.0, sources=sources)
+    return replace(diagnosis, readings=(), asked_at=0.0, behind=False, sources=sources)
 
 
 def _accusations(diagnosis: Diagnosis) -> frozenset[str]:

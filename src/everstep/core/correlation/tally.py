@@ -10,6 +10,8 @@ from everstep.core.faults import variants_of
 from everstep.core.health import Evidence
 from everstep.core.kernel_lines.stream import Heard
 
+SPAN = 1_000_000  # microseconds of the kernel's time that one tally takes; no window of the casebook is so short
+
 _Key = tuple[str, str | None, str | None, str, bool, tuple[str, ...], str]
 
 
@@ -17,13 +19,18 @@ def tallied(heard: Sequence[Heard]) -> list[Heard]:
     """The records in the order in which each thing was first told; ``evidence.count`` says how often it was.
 
     Equal are those of one code on one device that the catalogue judges alike. What ends cases (a link that comes up)
-    parts what was told before from what is told after it.
+    parts what was told before from what is told after it. So does a second: a log that is read late spans days.
     """
+    begun = 0
     order: list[Heard] = []
     counts: list[int] = []
     known: dict[_Key, int] = {}
     by_object: dict[int, int] = {}  # texts that repeat come as the same object
     for item in heard:
+        if abs(item.microseconds - begun) > SPAN:
+            begun = item.microseconds
+            known.clear()
+            by_object.clear()
         evidence = item.evidence
         index = by_object.get(id(evidence))
         if index is None:
