@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from everstep.apps.agent.local_sources import from_environment
 from everstep.lab.binaries import binaries_dir, built
 
 from .api_server import ApiServer
@@ -119,6 +120,23 @@ def test_without_a_table_of_the_site_nothing_is_mounted(helm: Path) -> None:
     assert "site-faults" not in json.dumps(rendered(helm))
 
 
+def test_what_a_site_says_of_its_nodes_reaches_agent_and_check(helm: Path) -> None:
+    settings = (
+        "agent.sources.dcgmUrl=http://$(NODE_IP):9400/metrics",
+        "agent.sources.expectMounts={/home,/scratch}",
+        "agent.sources.expectPorts={mlx5_0/1}",
+        "agent.sources.without={AMD GPUs}",
+    )
+    variables = container(one(rendered(helm, *settings), "DaemonSet", "everstep-agent"))["env"]
+    options = from_environment({each["name"]: each.get("value", "") for each in variables})
+    assert options.dcgm_url == "http://$(NODE_IP):9400/metrics"
+    names = [each["name"] for each in variables]
+    assert names.index("NODE_IP") < names.index("EVERSTEP_DCGM_URL"), "or Kubernetes would not put it in"
+    assert options.expected_mounts == ("/home", "/scratch")
+    assert options.expected_ports == ("mlx5_0/1",)
+    assert options.without == ("AMD GPUs",)
+
+
 def test_every_mount_of_the_node_is_read_only(helm: Path) -> None:
     agent = one(rendered(helm, *LAB), "DaemonSet", "everstep-agent")
     assert all(mount["readOnly"] for mount in container(agent)["volumeMounts"])
@@ -181,6 +199,7 @@ def test_the_controller_may_show_a_verdict_and_may_not_give_one(api: ApiServer) 
         (("provider.token=a", "provider.existingSecret=b"), "not both"),
         (("agent.siteFaults.table=a", "agent.siteFaults.existingConfigMap=b"), "not both"),
         (("agent.siteFaults.rows=a",), "rows"),
+        (("agent.sources.expectMounts={home}",), "expectMounts"),
     ],
 )
 def test_wrong_values_are_refused(helm: Path, settings: tuple[str, ...], complaint: str) -> None:
