@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from everstep.adapters.node import amd_gpus, rdma_ports
 from everstep.adapters.node.amd_gpus import AmdGpus
@@ -306,3 +309,27 @@ class TestFabricManager:
         source.look()
         time.now += 300
         assert shown(source.look()) == []
+
+
+PLAUSIBLE = (b"4: ACTIVE", b"1: DOWN", b"live", b"dead", b"7", b"0x10de", b"0x030200", b"16", b"8", b"ue: 3", b"\xff\n")
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.binary(max_size=40) | st.sampled_from(PLAUSIBLE), min_size=9, max_size=9))
+def test_whatever_stands_in_the_files_no_source_fails(tmp_path: Path, contents: list[bytes]) -> None:
+    tree = Tree(tmp_path)
+    paths = (
+        f"{PORT}/state", f"{PORT}/phys_state", f"{PORT}/counters/link_downed", "proc/1/net/route",
+        "sys/class/nvme/nvme0/state", "sys/block/md0/md/degraded", "sys/devices/system/edac/mc/mc0/ue_count",
+        f"{CARD}/ras/umc_err_count", "proc/7/comm",
+    )  # fmt: skip
+    for path, content in zip(paths, contents, strict=True):
+        tree.put(path).write_bytes(content)
+    set_card(tree)
+    for name, content in zip(("vendor", "class", "current_link_width", "max_link_width"), contents, strict=False):
+        tree.put(f"sys/bus/pci/devices/{ADDRESS}/{name}").write_bytes(content)
+    sources = (RdmaPorts(tmp_path), Disks(tmp_path), PciLinks(tmp_path), FabricManager(tmp_path), AmdGpus(tmp_path))
+    for source in sources:
+        for _ in range(2):
+            with contextlib.suppress(Unreachable):
+                shown(source.look())
