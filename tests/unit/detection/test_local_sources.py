@@ -83,6 +83,7 @@ def test_a_check_does_not_wait_for_what_must_last_a_while(tmp_path: Path) -> Non
     tree = Tree(tmp_path)
     tree.put("proc/1/mountinfo", "")
     tree.folder("proc/1/root")
+    tree.put("proc/1/comm", "systemd")
     tree.folder("proc/self/ns")
     (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
     tree.folder("proc/driver/nvidia-nvswitch/devices/0000:c3:00.0")

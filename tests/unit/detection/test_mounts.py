@@ -98,6 +98,20 @@ def test_a_mount_that_must_be_there_may_come_late_at_boot(tree: Tree) -> None:
     assert shown(source.look()) == []
 
 
+def test_a_first_process_that_may_not_be_looked_into_shows_at_least_whether_its_mounts_are_ours(tree: Tree) -> None:
+    hosts(tree, DISK.format("rw", "rw"))
+    (tree.root / "proc/1/root").rmdir()
+    table(tree, DISK.format("rw", "rw"))
+    time = Time()
+    source = Mounts(tree.root, ["/home"], clock=time, ask=lambda path: answer())
+    source.look()
+    time.now += 60
+    assert shown(source.look()) == [("mount_missing", "/home")]
+    table(tree, DISK.format("rw", "rw").replace("22 1", "99 98"))  # another namespace's
+    with pytest.raises(PartlyUnreachable, match="run it as root"):
+        source.look()
+
+
 def test_in_a_container_nobody_can_tell_what_the_host_has_mounted(tree: Tree) -> None:
     table(tree, DISK.format("rw", "rw"))
     for _ in range(2):

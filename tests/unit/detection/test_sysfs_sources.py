@@ -280,6 +280,7 @@ class TestPciLinks:
 class TestFabricManager:
     def switches(self, tree: Tree, pids: str = "pid:[4026531836]") -> None:
         tree.folder("proc/driver/nvidia-nvswitch/devices/0000:c3:00.0")
+        tree.put("proc/1/comm", "systemd")
         tree.folder("proc/self/ns")
         (tree.root / "proc/self/ns/pid").symlink_to(pids)
 
@@ -300,6 +301,13 @@ class TestFabricManager:
     def test_from_inside_a_container_nobody_can_tell(self, tree: Tree, time: Time) -> None:
         self.switches(tree, "pid:[4026532200]")
         with pytest.raises(Unreachable, match="hostPID"):
+            FabricManager(tree.root, time).look()
+
+    def test_where_processes_are_hidden_nobody_can_tell(self, tree: Tree, time: Time) -> None:
+        self.switches(tree)
+        (tree.root / "proc/1/comm").unlink()
+        (tree.root / "proc/1").rmdir()
+        with pytest.raises(Unreachable, match="run it as root"):
             FabricManager(tree.root, time).look()
 
     def test_soon_after_boot_it_may_still_be_starting(self, tree: Tree) -> None:

@@ -41,10 +41,11 @@ class FabricManager:
         if not has_switches(self._root):
             self._away_since = None
             return ()
-        if not sees_the_host(self._root):
-            raise Unreachable("the host's processes cannot be seen: give the agent hostPID")
         proc = self._root / "proc"
-        if any(_command(proc / name) == _COMMAND for name in names(proc) if name.isdigit()):
+        processes = [name for name in names(proc) if name.isdigit()]
+        if not sees_the_host(self._root) or "1" not in processes:  # hidepid hides all but one's own, the first one too
+            raise Unreachable("the host's processes cannot be seen: run it as root, and in a container with hostPID")
+        if any(_command(proc / name) == _COMMAND for name in processes):
             self._away_since = None
             return ()
         now = self._clock()

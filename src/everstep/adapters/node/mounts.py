@@ -12,7 +12,7 @@ from pathlib import Path
 from everstep.adapters.node.deadlines import Asking
 from everstep.adapters.node.files import read_number, sees_the_host, since_boot
 from everstep.core.health import Evidence
-from everstep.core.node_state.mount_table import Mount, file_systems, is_full, parse_mounts
+from everstep.core.node_state.mount_table import Mount, file_systems, is_full, mount_ids, parse_mounts
 from everstep.ports import PartlyUnreachable
 
 PERIOD = 30.0
@@ -57,8 +57,7 @@ class Mounts:
 
     def look(self) -> Sequence[Evidence]:
         """One reading. OSError when the table cannot be read, PartlyUnreachable while one has yet to answer."""
-        table, host = self._table()
-        hosts = host != self._root and sees_the_host(self._root)  # in a container, our own table is not the host's
+        table, host, hosts = self._table()
         mounts = parse_mounts(table)
         asked = file_systems(mounts)[:_MOST]
         found = [*self._not_writable(asked), *(self._not_there(mounts) if hosts else ())]
@@ -67,21 +66,28 @@ class Mounts:
             found += self._answered(mount)
         if self._expected and not hosts:
             raise PartlyUnreachable(
-                "the host's mounts cannot be seen: give the agent hostPID, and run it as root", found
+                "the host's mounts cannot be seen: run it as root, and in a container with hostPID", found
             )
         if late := [mount.point for mount in asked if self._silence(mount) < 0]:
             raise PartlyUnreachable(f"{', '.join(late)}: no answer yet", found)
         return found
 
-    def _table(self) -> tuple[bytes, Path]:
-        """The mounts that the first process sees and the folder that its paths begin at; ours if we may not look."""
+    def _table(self) -> tuple[bytes, Path, bool]:
+        """A table of mounts, the folder that its paths begin at, and whether it is the host's.
+
+        That of the host's first process, where we may look through its eyes; else our own, which is the host's if both
+        hold the same mounts: outside every container they do.
+        """
         first = self._root / "proc/1"
         try:
-            if os.access(first / "root", os.X_OK):
-                return (first / "mountinfo").read_bytes(), first / "root"
-        except PermissionError:
-            pass
-        return (self._root / "proc/self/mountinfo").read_bytes(), self._root
+            table = (first / "mountinfo").read_bytes()
+        except (FileNotFoundError, PermissionError):
+            table = b""
+        host = sees_the_host(self._root)
+        if table and os.access(first / "root", os.X_OK):
+            return table, first / "root", host
+        own = (self._root / "proc/self/mountinfo").read_bytes()
+        return own, self._root, host and bool(mount_ids(table) & mount_ids(own))
 
     def _not_writable(self, mounts: Sequence[Mount]) -> Sequence[Evidence]:
         found = []

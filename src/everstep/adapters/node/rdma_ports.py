@@ -19,7 +19,7 @@ from everstep.core.node_state.port_watch import PortHistory, port_evidence, with
 PERIOD = 5.0  # seconds: a flap is 25 s long
 _COUNTERS_EVERY = 30.0
 _FOLDERS = ("counters", "hw_counters")
-_GONE = "the driver no longer lists it"
+_GONE = "no driver lists it"
 
 
 class RdmaPorts:

@@ -61,6 +61,11 @@ def parse_mounts(table: bytes) -> list[Mount]:
     return mounts
 
 
+def mount_ids(table: bytes) -> set[bytes]:
+    """Numbers of the mounts. No two mounts of a machine have the same, in whatever namespace they are."""
+    return {line.split(b" ", 1)[0] for line in table.splitlines() if b" - " in line}
+
+
 def file_systems(mounts: Iterable[Mount]) -> list[Mount]:
     """One mount, the one with the shortest path, of each disk's and each server's file system."""
     found: dict[str, Mount] = {}
