@@ -50,7 +50,7 @@ def _slurm(version: str, debian: str, auth_package: str, python: str) -> Recipe:
     )
 
 
-_EVERSTEP_PACKAGES = PythonPackages(("cluster",), "3.13")
+_EVERSTEP_PACKAGES = PythonPackages(("agent", "cluster"), "3.13")
 # Debian decides both the Slurm and the Python release: 12 has 22.05.8 and 3.11, 13 has 24.11.5 and 3.13.
 RECIPES: dict[str, Recipe] = {
     "everstep": Recipe("everstep", "docker.io/everstep/everstep:dev", "trixie", packages=_EVERSTEP_PACKAGES),

@@ -26,7 +26,13 @@ def lab_values(board: Switchboard) -> dict[str, object]:
     """The chart's values for this lab; a JSON document is a YAML one. Holds the machine API's token."""
     return {
         "image": {"repository": "docker.io/everstep/everstep", "tag": "dev", "pullPolicy": "IfNotPresent"},
-        "agent": {"kmsgPath": "/run/everstep/kmsg", "simulatedGpus": "/run/everstep/gpus.json"},
+        "agent": {
+            "kmsgPath": "/run/everstep/kmsg",
+            "runtimeClassName": "",
+            "nvmlLibraryPath": "/run/everstep/driver",
+            "pciDevicesPath": "/run/everstep/pci",
+            "bootIdPath": "/run/everstep/boot_id",
+        },
         "policy": {"mode": "Enforce"},
         "provider": {
             "url": f"http://{board.addresses.gateway}:{MACHINE_API_PORT}",

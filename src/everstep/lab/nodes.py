@@ -20,7 +20,13 @@ from everstep.lab.layout import CONTROL, NODE_MAX_PODS, SERVICE_DNS, Addresses, 
 _INIT = Path(__file__).with_name("init.py")
 _CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 # Where programs inside a node find its own hardware: the host's /dev/kmsg is not the node's.
-NODE_ENVIRONMENT = {"EVERSTEP_KMSG": "/run/everstep/kmsg", "EVERSTEP_SIMULATED_GPUS": "/run/everstep/gpus.json"}
+# What `everstep check` goes by there; the agent's pod has the same from its chart.
+NODE_ENVIRONMENT = {
+    "EVERSTEP_KMSG": "/run/everstep/kmsg",
+    "EVERSTEP_NVML_LIBRARY": "/run/everstep/driver",
+    "EVERSTEP_PCI_DEVICES": "/run/everstep/pci",
+    "EVERSTEP_BOOT_ID": "/run/everstep/boot_id",
+}
 
 
 @dataclass(frozen=True)

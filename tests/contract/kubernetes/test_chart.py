@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 
 from everstep.apps.agent.local_sources import from_environment
+from everstep.apps.gpu_settings import GpuSettings
 from everstep.lab.binaries import binaries_dir, built
+from everstep.lab.nodes import NODE_ENVIRONMENT
 
 from .api_server import ApiServer
 from .rendering import helm_template, rendered
 
 LAB = (
     "agent.kmsgPath=/run/everstep/kmsg",
-    "agent.simulatedGpus=/run/everstep/gpus.json",
+    "agent.runtimeClassName=",
+    "agent.nvmlLibraryPath=/run/everstep/driver",
+    "agent.pciDevicesPath=/run/everstep/pci",
+    "agent.bootIdPath=/run/everstep/boot_id",
     "provider.url=http://198.18.0.1:7070",
     "provider.token=s3cret",
     "policy.mode=Enforce",
@@ -74,14 +79,42 @@ def test_only_the_agent_that_reads_a_device_is_privileged(helm: Path) -> None:
 def test_a_check_in_the_agents_container_goes_by_the_agents_settings(helm: Path) -> None:
     agent = container(one(rendered(helm, *LAB, "agent.allowInjected=true"), "DaemonSet", "everstep-agent"))
     environment = {each["name"]: each.get("value") for each in agent["env"]}
-    assert {
-        f"--kmsg={environment['EVERSTEP_KMSG']}",
-        f"--simulated-gpus={environment['EVERSTEP_SIMULATED_GPUS']}",
-    } <= set(agent["args"])
+    assert f"--kmsg={environment['EVERSTEP_KMSG']}" in agent["args"]
     assert environment["EVERSTEP_ALLOW_INJECTED"] == "true"
     on_a_node = container(one(rendered(helm), "DaemonSet", "everstep-agent"))["env"]
     assert {"name": "EVERSTEP_KMSG", "value": "/dev/kmsg"} in on_a_node
-    assert not [each for each in on_a_node if each["name"] in ("EVERSTEP_SIMULATED_GPUS", "EVERSTEP_ALLOW_INJECTED")]
+    assert "EVERSTEP_ALLOW_INJECTED" not in [each["name"] for each in on_a_node]
+
+
+def test_real_nodes_get_the_drivers_library_from_nvidias_runtime(helm: Path) -> None:
+    pod = one(rendered(helm), "DaemonSet", "everstep-agent")["spec"]["template"]["spec"]
+    environment = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert pod["runtimeClassName"] == "nvidia"
+    assert GpuSettings.from_environment(environment) == GpuSettings()
+    assert (environment["NVIDIA_VISIBLE_DEVICES"], environment["NVIDIA_DRIVER_CAPABILITIES"]) == ("all", "utility")
+
+
+def test_without_that_runtime_the_library_is_mounted_from_the_node(helm: Path) -> None:
+    folder = "/home/kubernetes/bin/nvidia/lib64"
+    settings = ("agent.runtimeClassName=", f"agent.nvmlLibraryPath={folder}")
+    pod = one(rendered(helm, *settings), "DaemonSet", "everstep-agent")["spec"]["template"]["spec"]
+    assert "runtimeClassName" not in pod
+    mount = {"name": "nvml-library", "mountPath": folder, "readOnly": True}
+    assert mount in pod["containers"][0]["volumeMounts"]
+    assert {"name": "nvml-library", "hostPath": {"path": folder, "type": "Directory"}} in pod["volumes"]
+    environment = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert GpuSettings.from_environment(environment).nvml_library == Path(folder)
+
+
+def test_a_lab_stands_in_for_driver_bus_and_boot(helm: Path) -> None:
+    agent = container(one(rendered(helm, *LAB), "DaemonSet", "everstep-agent"))
+    environment = {each["name"]: each.get("value") or "" for each in agent["env"]}
+    run = Path("/run/everstep")
+    assert GpuSettings.from_environment(environment) == GpuSettings(
+        nvml_library=run / "driver", pci_devices=run / "pci", boot_id=run / "boot_id"
+    )
+    assert [mount["mountPath"] for mount in agent["volumeMounts"]] == [str(run)]
+    assert NODE_ENVIRONMENT.items() <= environment.items()
 
 
 SITE_ROW = "kind,code,action\nxid,79,replaceNode\n"
@@ -195,7 +228,7 @@ def test_the_controller_may_show_a_verdict_and_may_not_give_one(api: ApiServer) 
         (("policy.spec.mode=Enforce",), "spec"),
         (("agent.kmsg=/dev/kmsg",), "kmsg"),
         (("controller.replicas=many",), "replicas"),
-        (("agent.simulatedGpus=/tmp/gpus.json",), "must lie in the folder of agent.kmsgPath"),
+        (("agent.bootIdPath=/tmp/boot_id",), "must lie in the folder of agent.kmsgPath"),
         (("provider.token=a", "provider.existingSecret=b"), "not both"),
         (("agent.siteFaults.table=a", "agent.siteFaults.existingConfigMap=b"), "not both"),
         (("agent.siteFaults.rows=a",), "rows"),

@@ -23,6 +23,8 @@ from everstep.ports import PartlyUnreachable
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 PERIOD = 15.0  # seconds between two readings; what needs a fast answer is in the kernel log too
 HANGS = 2  # in a row, before the driver is said to hang: a busy node is slow
+_HANGS = f"NVML: no answer to {HANGS} questions in a row"  # always the same words: a change would be news to all
+_GLANCE = 0.5  # seconds that a driver that hangs is given to show that it no longer does
 _CHILD = Path(__file__).with_name("nvml_child.py")
 _LIBRARY_MISSING, _DRIVER_MISSING, _MISMATCH = 12, 9, 18  # NVML_ERROR_{LIBRARY_NOT_FOUND,DRIVER_NOT_LOADED,LIB_RM_...}
 _MENDS = {
@@ -121,14 +123,22 @@ class Nvml:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
             self._asking.add_done_callback(_retrieve)
-        return await asyncio.shield(self._asking)
+        asking = self._asking
+        if self._child.hangs >= HANGS:
+            # It hangs: that can be said without another ten seconds. Whoever asks next hears how this one ended.
+            await asyncio.wait((asking,), timeout=_GLANCE)
+            if not asking.done():
+                raise Hung(_HANGS)
+        return await asyncio.shield(asking)
 
     async def _ask(self) -> Reading:
         before = self._child.restarts
         try:
             answer = await self._child.ask()
+        except Hung as why:
+            raise Hung(_HANGS if self._child.hangs >= HANGS else f"NVML: {why}") from why
         except Unreachable as why:
-            raise type(why)(f"NVML: {why}") from why
+            raise Unreachable(f"NVML: {why}") from why
         finally:
             if self._child.restarts > before:
                 log.warning("the process that asks NVML was started again, for the %d. time", self._child.restarts)

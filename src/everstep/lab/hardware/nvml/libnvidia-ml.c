@@ -2,7 +2,7 @@
  * with the names, structures and error codes of NVIDIA's nvml.h, so that NVIDIA's own Python binding runs against it.
  *
  * The file is `state` in the library's folder, read again at every call; everstep.lab.hardware.driver_state writes it.
- * A driver that hangs hangs here too: the call never returns.
+ * A driver that hangs hangs here too: no call returns before it is mended.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -31,12 +31,12 @@ typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, c
 
 static int initialized;
 
-/* Reads the file. Anything that does not look as expected is an unknown error, never a healthy GPU. */
-static int look(struct driver *driver) {
+/* Reads the file once. Anything that does not look as expected is an unknown error, never a healthy GPU. */
+static int read_state(struct driver *driver) {
     Dl_info self;
     char path[4096], *slash;
     memset(driver, 0, sizeof *driver);
-    if (!dladdr((void *)look, &self) || strlen(self.dli_fname) > sizeof path - 8) return UNKNOWN;
+    if (!dladdr((void *)read_state, &self) || strlen(self.dli_fname) > sizeof path - 8) return UNKNOWN;
     strcpy(path, self.dli_fname);
     slash = strrchr(path, '/');
     strcpy(slash ? slash + 1 : path, "state");
@@ -54,8 +54,17 @@ static int look(struct driver *driver) {
             result = UNKNOWN;
     }
     fclose(file);
-    while (driver->hangs) pause();
     return result == SUCCESS && !driver->loaded ? DRIVER_NOT_LOADED : result;
+}
+
+/* The state now; of a driver that hangs, only when it no longer does. */
+static int look(struct driver *driver) {
+    int result = read_state(driver);
+    while (driver->hangs) {
+        usleep(50000);
+        result = read_state(driver);
+    }
+    return result;
 }
 
 /* The GPU behind a handle, as it is now. */
