@@ -1,4 +1,4 @@
-"""What the child that asks NVML makes of rare answers, and when it opens NVML anew; the binding's calls are replaced."""
+"""What the child that asks NVML makes of rare answers, and when it opens NVML anew; the calls are replaced."""
 
 from __future__ import annotations
 

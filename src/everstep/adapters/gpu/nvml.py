@@ -21,7 +21,7 @@ from everstep.core.health import Evidence, Gpu
 from everstep.ports import PartlyUnreachable
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
-PERIOD = 15.0  # seconds between two readings; what needs a fast answer is in the kernel log too
+PERIOD = 10.0  # seconds between two readings; what needs a fast answer is in the kernel log too
 HANGS = 2  # in a row, before the driver is said to hang: a busy node is slow
 _HANGS = f"NVML: no answer to {HANGS} questions in a row"  # always the same words: a change would be news to all
 _GLANCE = 0.5  # seconds that a driver that hangs is given to show that it no longer does
