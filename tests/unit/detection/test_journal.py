@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from everstep.adapters.node import journal
 from everstep.adapters.node.journal import Journal, JournalLog, read_entry
 from everstep.core.errors import Unreachable
-from everstep.core.journal_record import Numbering, as_record
+from everstep.core.journal_record import JournalEntry, Numbering, as_record
 from everstep.core.kernel_lines.parser import parse_line
 from everstep.core.kmsg_record import parse_record
 
@@ -46,6 +46,7 @@ def printed(**changes: object) -> bytes:
 def record(**changes: object) -> bytes:
     found = read_entry(printed(**changes))
     assert found is not None
+    assert isinstance(found[1], JournalEntry)
     return as_record(found[1], 7)
 
 
@@ -74,6 +75,7 @@ def test_bytes_that_are_no_text() -> None:
 def test_an_entry_of_an_old_journal_without_the_kernels_time() -> None:
     found = read_entry(printed(_SOURCE_MONOTONIC_TIMESTAMP=None))
     assert found is not None
+    assert isinstance(found[1], JournalEntry)
     assert found[1].microseconds == 12811628050
 
 
@@ -89,7 +91,7 @@ def test_any_bytes_are_an_entry_or_none(data: bytes) -> None:
 )
 def test_any_value_in_any_field_is_an_entry_or_none(name: str, value: object) -> None:
     found = read_entry(printed(**{name: value}))
-    if found is not None:
+    if found is not None and isinstance(found[1], JournalEntry):
         assert parse_record(as_record(found[1], 1)) is not None
 
 
@@ -156,8 +158,9 @@ def test_what_is_there_comes_first_and_then_what_follows_its_last_entry(tmp_path
     asyncio.run(scenario())
     read, follow = (tmp_path / "calls").read_text().splitlines()
     assert "--after-cursor" not in read
-    assert "--follow --no-tail --after-cursor=c1 _TRANSPORT=kernel" in follow
-    assert read.endswith("_TRANSPORT=kernel _BOOT_ID=368c1035da9e459b8e8fb394947bf89a")
+    boot = "_BOOT_ID=368c1035da9e459b8e8fb394947bf89a"
+    assert f"--follow --no-tail --after-cursor=c1 {boot} _TRANSPORT=kernel" in follow
+    assert read.endswith(f"{boot} _TRANSPORT=kernel + {boot} _TRANSPORT=driver MESSAGE_ID={journal._MISSED_ID}")
 
 
 @pytest.mark.parametrize(
@@ -239,6 +242,29 @@ def test_a_long_journal_takes_little_memory_and_says_what_it_lost(
         batch = log.available()
         assert len(batch.records) + batch.lost == 50
         assert len(batch.records) == 9
+        log.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_journald_itself_missed_is_counted_as_lost(tmp_path: Path) -> None:
+    (tmp_path / "old").write_bytes(
+        printed(_TRANSPORT="driver", MESSAGE="Missed 52 kernel messages", SYSLOG_FACILITY="3") + b"\n"
+    )
+    entries(tmp_path / "new", "one")
+    os.mkfifo(tmp_path / "gate")
+    source = fake(
+        tmp_path,
+        f"[ $mode = read ] && exec cat {tmp_path}/old; cat {tmp_path}/gate; cat {tmp_path}/new; exec sleep 60",
+    )
+
+    async def scenario() -> None:
+        log = await source.open()
+        assert log.available().records == []
+        (tmp_path / "gate").write_text("")
+        async with asyncio.timeout(10):
+            batch = await log.read()
+        assert (len(batch.records), batch.lost) == (1, 52)
         log.close()
 
     asyncio.run(scenario())

@@ -157,7 +157,7 @@ def test_a_mount_that_went_away_meanwhile_is_nothing_and_one_that_may_not_be_see
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set it, and the file server answers."""
-    monkeypatch.setattr(module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(module, "_PATIENCE", 0.5)
     released = threading.Event()
     yield released
     released.set()

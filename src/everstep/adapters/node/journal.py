@@ -8,6 +8,7 @@ rotated files neither repeat nor hide a record.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,15 @@ from everstep.ports import Batch, KernelLog
 BATCH = 2000  # records taken before other tasks get their turn
 _FIELDS = (
     "PRIORITY", "SYSLOG_FACILITY", "SYSLOG_IDENTIFIER", "SYSLOG_PID", "MESSAGE", "_SOURCE_MONOTONIC_TIMESTAMP",
+    "_TRANSPORT",
 )  # fmt: skip
 _HELD = 16 << 20  # bytes of records; what the first reading has beyond that is lost, as in the kernel's own ring
 _NAME = "journal"
+# SD_MESSAGE_JOURNAL_MISSED of sd-messages.h: journald was too slow for the kernel's ring.
+_MISSED_ID = "e9bf28e6e834481bb6f48f548ad13606"
+_KERNEL = (("_TRANSPORT=kernel",), ("_TRANSPORT=driver", f"MESSAGE_ID={_MISSED_ID}"))
+_ROOT = (("_UID=0",),)
+_MISSED = re.compile(rb"Missed (\d{1,12}) kernel messages")
 
 
 class _Line(msgspec.Struct):
@@ -40,13 +47,17 @@ class _Line(msgspec.Struct):
     identifier: Any = msgspec.field(name="SYSLOG_IDENTIFIER", default=None)
     pid: Any = msgspec.field(name="SYSLOG_PID", default=None)
     message: Any = msgspec.field(name="MESSAGE", default=None)
+    transport: Any = msgspec.field(name="_TRANSPORT", default=None)
 
 
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def read_entry(line: bytes) -> tuple[str, JournalEntry] | None:
-    """Cursor and entry of one line of ``journalctl --output=json``; None for what is no entry. Never raises."""
+def read_entry(line: bytes) -> tuple[str, JournalEntry | int] | None:
+    """Cursor of one line of ``journalctl --output=json``, and its entry or how many records journald says it missed.
+
+    None for what is no entry. Never raises.
+    """
     try:
         raw = _decoder.decode(line)
         microseconds = int(raw.source_time if raw.source_time is not None else raw.time)
@@ -54,6 +65,9 @@ def read_entry(line: bytes) -> tuple[str, JournalEntry] | None:
         message = raw.message.encode(errors="replace") if isinstance(raw.message, str) else bytes(raw.message or ())
     except (ValueError, TypeError):  # msgspec's errors are ValueErrors
         return None
+    if raw.transport == "driver":  # journald itself
+        missed = _MISSED.search(message)
+        return raw.cursor, int(missed[1]) if missed else 0
     if microseconds < 0 or not 0 <= level < 8 or not 0 <= facility < 1024:
         return None
     words = [word if isinstance(word, str) else "" for word in (raw.identifier, raw.pid)]
@@ -86,12 +100,13 @@ class Journal:
             raise
         return log
 
-    def arguments(self, *more: str) -> Sequence[str]:
-        """The command that prints entries of this boot."""
+    def arguments(self, *more: str, match: Sequence[Sequence[str]] = _KERNEL) -> Sequence[str]:
+        """The command that prints entries of this boot for which one of the conjunctions in ``match`` holds."""
         where = [f"--directory={self.folder}"] if self.folder else []
         boot = f"_BOOT_ID={self.boot_id.replace('-', '')}"
+        matches = [word for number, part in enumerate(match) for word in (*(["+"] if number else []), boot, *part)]
         fields = f"--output-fields={','.join(_FIELDS)}"  # since systemd 236
-        return [self.command, *where, "--output=json", "--all", "--no-pager", "--quiet", fields, *more, boot]
+        return [self.command, *where, "--output=json", "--all", "--no-pager", "--quiet", fields, *more, *matches]
 
 
 class JournalLog:
@@ -111,17 +126,18 @@ class JournalLog:
 
     async def catch_up(self) -> None:
         """Reads to the end of what is there, then begins to follow."""
-        await self._finished(self._take, "_TRANSPORT=kernel")
+        await self._finished(self._take, self._journal.arguments())
         if not self._cursor and not await self._sees_the_system():
             raise Unreachable(f"{self._journal.command} shows no entry of the system: it may not read the journal")
         after = [f"--after-cursor={self._cursor}"] if self._cursor else []
-        command = self._journal.arguments("--follow", "--no-tail", *after, "_TRANSPORT=kernel")
+        command = self._journal.arguments("--follow", "--no-tail", *after)
         self._following = await start(command, self._take_more, self._end)
 
     def available(self) -> Batch:
         batch = [self._records.popleft() for _ in range(min(BATCH, len(self._records)))]
         self._held -= sum(map(len, batch))
-        lost, self._lost = self._lost, 0
+        lost = self._lost if batch else 0  # an empty batch is looked at by nobody
+        self._lost -= lost
         if self._paused and self._held < _HELD // 2 and self._following is not None:
             self._paused = False
             self._following.resume()
@@ -159,6 +175,9 @@ class JournalLog:
             if found is None:
                 continue
             self._cursor, entry = found
+            if isinstance(entry, int):
+                self._lost += entry
+                continue
             self._numbering = self._numbering.after(entry.microseconds)
             record = as_record(entry, self._numbering.sequence)
             self._records.append(record)
@@ -170,12 +189,12 @@ class JournalLog:
     async def _sees_the_system(self) -> bool:
         """Whether root's entries are shown. Who may not read the system's journal gets an empty answer, no error."""
         seen: list[bytes] = []
-        await self._finished(seen.extend, "--lines=1", "_UID=0")
+        await self._finished(seen.extend, self._journal.arguments("--lines=1", match=_ROOT))
         return any(read_entry(line) for line in seen)
 
-    async def _finished(self, take: Callable[[Sequence[bytes]], None], *more: str) -> None:
+    async def _finished(self, take: Callable[[Sequence[bytes]], None], command: Sequence[str]) -> None:
         """Runs journalctl to its end."""
-        child = await start(self._journal.arguments(*more), take)
+        child = await start(command, take)
         try:
             await child.finished()
         finally:
