@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from everstep.core.cluster_state import NodeCondition, NodeView, PodView
+from everstep.core.correlation.fleet import FleetRecord
 from everstep.core.errors import Unreachable
 from everstep.core.health import Evidence, Gpu, NodeReport
 from everstep.core.machine_state import Operation, OperationState
@@ -20,8 +21,9 @@ from everstep.core.remediation_status import Remediation, Spec, Status
 from everstep.core.scheduler_state import JobProgress, SchedulerLook
 
 __all__ = [
-    "Batch", "Changes", "Clock", "Cluster", "GpuReader", "KernelLog", "LeaderLease", "LineSource", "Notice", "Notifier",
-    "Operation", "OperationState", "PartlyUnreachable", "Provider", "Remediations", "Scheduler", "StateSource",
+    "Batch", "Changes", "Clock", "Cluster", "FleetIncidents", "GpuReader", "KernelLog", "LeaderLease", "LineSource",
+    "Notice", "Notifier", "Operation", "OperationState", "PartlyUnreachable", "Provider", "Remediations", "Scheduler",
+    "StateSource",
 ]  # fmt: skip
 
 
@@ -145,7 +147,7 @@ class Provider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message to people about one remediation."""
+    """A message to people about one remediation, or (``fleet_incident``) about what many nodes share."""
 
     remediation: str
     node: str
@@ -153,6 +155,7 @@ class Notice:
     text: str
     user: str = ""
     job: str = ""
+    fleet_incident: str = ""
 
 
 class Notifier(Protocol):
@@ -182,6 +185,22 @@ class Remediations(Protocol):
 
     async def policy(self) -> Policy:
         """The policy in force; the defaults when nobody wrote one; Unreadable when it cannot be understood."""
+        ...
+
+
+class FleetIncidents(Protocol):
+    """Storage of what many nodes share, for people to read; the controller that leads is the only writer."""
+
+    async def list(self) -> Sequence[FleetRecord]:
+        """All of them, freshly read."""
+        ...
+
+    async def write(self, record: FleetRecord) -> None:
+        """Creates it, or takes it to this state."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Fine when it is gone."""
         ...
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from everstep.api.fleet_incident import FleetIncidentStatus
 from everstep.api.meta import GROUP, VERSION
 from everstep.api.node_health import NodeHealthStatus
 from everstep.api.remediation import RemediationSpec, RemediationStatus
@@ -96,6 +97,22 @@ KINDS: tuple[Kind, ...] = (
             Column("Reason", ".status.reason"),
         ),
         rules=(("self.spec == oldSelf.spec", "spec is written once, when the incident is opened"),),
+    ),
+    Kind(
+        "FleetIncident",
+        "fleetincidents",
+        "fi",
+        "One cause that many nodes share: a job's own fault, a file server, a common cause.",
+        status=FleetIncidentStatus,
+        subresource=False,  # one writer, who owns the whole object
+        columns=(
+            Column("Blame", ".status.blame"),
+            Column("About", ".status.about"),
+            Column("Nodes", ".status.nodeCount", "integer"),
+            Column("State", ".status.state"),
+            Column("Since", ".status.firstSeen", "date"),
+            Column("Reason", ".status.reason"),
+        ),
     ),
     Kind(
         "RemediationPolicy",

@@ -31,7 +31,12 @@ class Fault(msgspec.Struct, rename="camel", omit_defaults=True):
     """A judged piece of evidence that something is wrong on a node."""
 
     key: Annotated[str, doc("Identity for de-duplication: <kind>:<code>@<GPU serial, PCI address or node>.")]
-    kind: Annotated[str, doc("Where the code comes from: xid, sxid, amd, ib, pcie or host.")]
+    kind: Annotated[
+        str,
+        doc(
+            "Where the code comes from: xid, sxid, amd, ib, pcie, host, or condition and slurm for evidence of others."
+        ),
+    ]
     code: Annotated[str, doc("Number or name within that kind, for example 79.")]
     fault_class: Annotated[FaultClass, doc("Who is to blame; the policy decides by it what may be done.")] = (
         msgspec.field(name="class")

@@ -77,6 +77,58 @@ class Deadlines(msgspec.Struct, rename="camel", omit_defaults=True):
     resume_seconds: Annotated[int, doc("Seconds from the replacement to the job's first new step.", minimum=1)] = 1_800
 
 
+class Fleet(msgspec.Struct, rename="camel", omit_defaults=True):
+    """How many nodes make one incident of the fleet (FleetIncident), which is not answered by replacing them."""
+
+    job_nodes: Annotated[
+        int, doc("Nodes of one job with one code of a program at one moment: the job's own fault.", minimum=2)
+    ] = 2
+    job_percent: Annotated[int, doc("And this share of all nodes of the job, in percent.", minimum=1, maximum=100)] = 50
+    mount_nodes: Annotated[int, doc("Nodes that lose one file server: one storage incident.", minimum=2)] = 3
+    common_nodes: Annotated[
+        int,
+        doc(
+            "Nodes with one hardware code within a minute: a common cause. The first is healed, the others wait for a "
+            "person, who lets them go on by a higher number.",
+            minimum=2,
+        ),
+    ] = 4
+
+
+class DrainRule(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What is done about a node that somebody else drained in Slurm."""
+
+    reason: Annotated[
+        str,
+        doc(
+            "Regular expression (Python's) that is looked for anywhere in the drain's reason.",
+            minLength=1,
+            maxLength=256,
+        ),
+    ]
+    action: Annotated[
+        ActionName,
+        doc("Replace: its jobs are stopped and brought back, and a spare takes its place. None: it is noted."),
+    ] = ActionName.NONE
+
+
+class ConditionRule(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A condition of nodes, written by somebody else (node-problem-detector, a vendor's agent), that is evidence."""
+
+    type: Annotated[str, doc("Type of the condition, for example KernelDeadlock.", minLength=1, maxLength=316)]
+    status: Annotated[str, doc("The status that means trouble.", enum=["True", "False", "Unknown"])]
+    fault_class: Annotated[FaultClass, doc("Who is to blame.")] = msgspec.field(
+        name="class", default=FaultClass.HARDWARE
+    )
+    action: Annotated[
+        ActionName,
+        doc("Replace: a spare takes the node's place. None: EverstepHealthy shows it, and a spare is not used."),
+    ] = ActionName.NONE
+    for_seconds: Annotated[
+        int, doc("Seconds for which it must have stood: checks of others flap.", minimum=0, maximum=86_400)
+    ] = 60
+
+
 class RemediationPolicySpec(msgspec.Struct, rename="camel", omit_defaults=True):
     """What may be done about a broken node, and how much of it at once."""
 
@@ -102,4 +154,16 @@ class RemediationPolicySpec(msgspec.Struct, rename="camel", omit_defaults=True):
     budget: Annotated[Budget, doc("How much may be out of service at once.")] = msgspec.field(default_factory=Budget)
     breaker: Annotated[Breaker, doc("When to stop isolating nodes.")] = msgspec.field(default_factory=Breaker)
     opt_out: Annotated[OptOut, doc("What forbids a replacement.")] = msgspec.field(default_factory=OptOut)
+    fleet: Annotated[Fleet, doc("When many nodes share one cause.")] = msgspec.field(default_factory=Fleet)
+    slurm_drains: Annotated[
+        list[DrainRule],
+        doc(
+            "Drains in Slurm that are not Everstep's: the first rule that matches decides. Without one: noted only.",
+            maxItems=64,
+        ),
+    ] = []
+    node_conditions: Annotated[
+        list[ConditionRule],
+        map_of("Conditions of nodes, written by others, that are evidence.", "type", "status", maxItems=64),
+    ] = []
     deadlines: Annotated[Deadlines, doc("How long each part may take.")] = msgspec.field(default_factory=Deadlines)

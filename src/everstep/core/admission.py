@@ -5,11 +5,14 @@ The breaker stops new isolations only; an incident that has begun is always brou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from everstep.core.observations import Admission
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Outcome, Remediation, Stage, StepName
+
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 def holds_budget(remediation: Remediation) -> bool:
@@ -31,13 +34,19 @@ def failing_nodes(me: Remediation, fleet: Iterable[Remediation]) -> frozenset[st
 
 
 def admit(
-    now: float, me: Remediation, fleet: Iterable[Remediation], policy: Policy, silent: Sequence[str]
+    now: float,
+    me: Remediation,
+    fleet: Iterable[Remediation],
+    policy: Policy,
+    silent: Sequence[str],
+    held: Mapping[str, str] = NOBODY,
 ) -> Admission:
     """Whether ``me`` may start (Pending) or go on to its first effect (Admitted).
 
     Args:
         fleet: every Remediation, freshly read.
         silent: nodes that fell silent together, so many that the network is the likelier culprit; else empty.
+        held: by name, incidents whose faults the fleet shares, and why they wait; nobody waits behind them.
     """
     others = [r for r in fleet if r.name != me.name]
     for other in others:
@@ -45,6 +54,8 @@ def admit(
             return Admission(False, f"it is part of {other.name}", duplicate_of=other.name)
     if me.status.stage is Stage.ADMITTED:
         return _confirm(me, others, policy)
+    if why := held.get(me.name):
+        return Admission(False, why)
     if silent:
         return Admission(False, f"{len(silent)} nodes fell silent together ({', '.join(silent)}): is the network down?")
     recent = [r for r in others if r.status.admitted_at and now - r.status.admitted_at < policy.breaker_window]
@@ -59,7 +70,10 @@ def admit(
         )
     holding = sorted(r.name for r in others if holds_budget(r))
     earlier = sum(
-        r.status.stage is Stage.PENDING and (r.created, r.name) < (me.created, me.name) and not r.deleting
+        r.status.stage is Stage.PENDING
+        and (r.created, r.name) < (me.created, me.name)
+        and not r.deleting
+        and r.name not in held
         for r in others
     )
     if len(holding) >= policy.budget:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from everstep.core.cluster_state import NodeView
+from everstep.core.correlation.fleet import FleetIncident
 from everstep.core.draft import NODE_LOST
-from everstep.core.health import Fault, FaultClass, FirstAction, NodeReport, Severity
+from everstep.core.fleet_incidents import held_by
+from everstep.core.health import Fault, FirstAction, NodeReport, Severity
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Remediation, Spec
+from everstep.core.silence import lost_at, lost_fault
+
+Foreign = Mapping[str, Sequence[Fault]]
+NOTHING: Foreign = MappingProxyType({})
 
 # Advice that the action "replace" satisfies; a restart of the job or a person's eye is not answered with a new node.
 ANSWERED_BY_REPLACEMENT = frozenset({FirstAction.RESET_GPU, FirstAction.REBOOT_NODE, FirstAction.REPLACE_NODE})
@@ -35,9 +42,15 @@ def incident_name(node: NodeView, fault: Fault) -> str:
     return f"{words[:54].rstrip('-')}-{digest}"
 
 
-def suspicious(now: float, nodes: Iterable[NodeView], reports: Mapping[str, NodeReport], policy: Policy) -> bool:
+def suspicious(
+    now: float,
+    nodes: Iterable[NodeView],
+    reports: Mapping[str, NodeReport],
+    policy: Policy,
+    foreign: Foreign = NOTHING,
+) -> bool:
     """Whether anything may need an incident at all; spares the API server a list while all is well."""
-    return any(_candidates(now, node, reports.get(node.name), policy) for node in nodes if node.pool)
+    return any(_candidates(now, node, reports.get(node.name), policy, foreign) for node in nodes if node.pool)
 
 
 def openings(
@@ -46,8 +59,15 @@ def openings(
     reports: Mapping[str, NodeReport],
     known: Sequence[Remediation],
     policy: Policy,
+    foreign: Foreign = NOTHING,
+    shared: Sequence[FleetIncident] = (),
 ) -> list[Opening]:
-    """Incidents that are not open yet, one a node at most. Only nodes in service (in a pool) are healed."""
+    """Incidents that are not open yet, one a node at most. Only nodes in service (in a pool) are healed.
+
+    Args:
+        foreign: by node, evidence of others that policy may act on.
+        shared: incidents of the fleet; what they explain opens nothing.
+    """
     found: list[Opening] = []
     for node in nodes:
         if node.pool is None:
@@ -56,7 +76,10 @@ def openings(
         if any(not r.status.resolved for r in mine):
             continue  # one incident a node at a time: further faults join the open one
         report = reports.get(node.name)
-        fresh = [f for f in _candidates(now, node, report, policy) if not _covered(node, f, mine)]
+        candidates = _candidates(now, node, report, policy, foreign)
+        fresh = [
+            f for f in candidates if not _covered(node, f, mine) and not _shared(now, node, report, f, policy, shared)
+        ]
         if fresh:
             gpus = max(node.gpus_capacity, len(report.gpus) if report else 0)
             spec = Spec(node.name, node.uid, node.boot_id, node.pool, node.name, gpus, tuple(fresh), policy=policy.name)
@@ -64,28 +87,11 @@ def openings(
     return found
 
 
-def mass_silence(
-    now: float, nodes: Iterable[NodeView], reports: Mapping[str, NodeReport], policy: Policy
-) -> tuple[str, ...]:
-    """Nodes in service that are silent, if they are so many that the network is the likelier culprit; else empty."""
-    serving = [node for node in nodes if node.pool]
-    silent = tuple(
-        node.name for node in serving if silent_for(now, node, reports.get(node.name)) > policy.node_lost_grace
-    )
-    return silent if len(silent) > 1 and 2 * len(silent) > len(serving) else ()
-
-
-def silent_for(now: float, node: NodeView, report: NodeReport | None) -> float:
-    """Seconds since the agent's last heartbeat, if Kubernetes, too, does not call the node Ready; else 0."""
-    if node.ready is True or report is None or report.heartbeat is None:
-        return 0.0
-    return max(0.0, now - report.heartbeat)
-
-
-def _candidates(now: float, node: NodeView, report: NodeReport | None, policy: Policy) -> list[Fault]:
-    if silent_for(now, node, report) > policy.node_lost_grace:
-        return [_lost(now, node)]
-    return [f for f in (report.faults if report else ()) if f.boot_id in ("", node.boot_id) and _serious(f, policy)]
+def _candidates(now: float, node: NodeView, report: NodeReport | None, policy: Policy, foreign: Foreign) -> list[Fault]:
+    if lost := lost_fault(now, node, report, policy):
+        return [lost]
+    own = [f for f in (report.faults if report else ()) if f.boot_id in ("", node.boot_id) and _serious(f, policy)]
+    return [*own, *(f for f in foreign.get(node.name, ()) if f.action is FirstAction.REPLACE_NODE)]
 
 
 def _serious(fault: Fault, policy: Policy) -> bool:
@@ -96,20 +102,18 @@ def _serious(fault: Fault, policy: Policy) -> bool:
     )
 
 
-def _lost(now: float, node: NodeView) -> Fault:
-    kind, code = NODE_LOST
-    return Fault(
-        key=f"{kind}:{code}@node",
-        kind=kind,
-        code=code,
-        fault_class=FaultClass.HARDWARE,
-        severity=Severity.CRITICAL,
-        action=FirstAction.REPLACE_NODE,
-        reason=f"node {node.name} is lost: Kubernetes does not call it Ready and its agent is silent",
-        first_seen=now,
-        last_seen=now,
-        boot_id=node.boot_id,
-    )
+def _shared(
+    now: float,
+    node: NodeView,
+    report: NodeReport | None,
+    fault: Fault,
+    policy: Policy,
+    shared: Sequence[FleetIncident],
+) -> bool:
+    """An incident of the fleet explains the fault."""
+    if (fault.kind, fault.code) == NODE_LOST:
+        fault = replace(fault, first_seen=lost_at(now, node, report, policy))
+    return bool(shared) and held_by(shared, node.name, fault) is not None
 
 
 def _covered(node: NodeView, fault: Fault, mine: Iterable[Remediation]) -> bool:

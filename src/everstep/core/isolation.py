@@ -7,6 +7,7 @@ from dataclasses import replace
 from everstep.core.actions import Cordon, Evict, LeavePool, SlurmDrain, SlurmForget
 from everstep.core.cluster_state import PodView
 from everstep.core.draft import OUR_PREFIX, Draft
+from everstep.core.foreign import SLURM, decided_by_a_person
 from everstep.core.optout import forbidden_by, ignored_on_dead_node
 from everstep.core.remediation_status import StepName
 
@@ -134,9 +135,19 @@ def evictable(pod: PodView) -> bool:
 
 
 def forget_in_slurm(draft: Draft) -> None:
-    """Takes the retired machine's record out of Slurm, once: a machine that comes back registers afresh."""
+    """Takes the retired machine's record out of Slurm, once: a machine that comes back registers afresh.
+
+    Not one that a person drained, unless that drain was the reason to replace it: what they decided, they undo.
+    """
     if not draft.handed_over or any(key == "forget" for key, _ in draft.status.told) or draft.seen.slurm is None:
         return
     if not draft.machine_is_back:
-        draft.act(*(SlurmForget(cluster, node.name) for cluster, node in draft.seen.slurm_nodes(draft.spec.node)))
+        asked_for = draft.spec.faults[0].kind == SLURM
+        draft.act(
+            *(
+                SlurmForget(cluster, node.name)
+                for cluster, node in draft.seen.slurm_nodes(draft.spec.node)
+                if asked_for or not decided_by_a_person(node)
+            )
+        )
     draft.status = replace(draft.status, told=(*draft.status.told, ("forget", "")))

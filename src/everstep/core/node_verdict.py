@@ -6,9 +6,10 @@ The agent alone writes NodeHealth, so an agent that is dead cannot take its last
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from everstep.core.cluster_state import NodeCondition, NodeView
-from everstep.core.health import NodeReport, Verdict, accuses
+from everstep.core.health import Fault, NodeReport, Verdict, accuses
 
 HEALTHY = "EverstepHealthy"
 # Seconds of silence after which the agent's last word is no longer believed: four renewals of its Lease (10 s each).
@@ -17,10 +18,13 @@ SILENT = "AgentSilent"
 _STATUS = {Verdict.HEALTHY: "True", Verdict.FAULTY: "False", Verdict.UNKNOWN: "Unknown"}
 
 
-def verdict_condition(now: float, node: NodeView, report: NodeReport | None) -> NodeCondition | None:
+def verdict_condition(
+    now: float, node: NodeView, report: NodeReport | None, foreign: Sequence[Fault] = ()
+) -> NodeCondition | None:
     """The condition that the node should carry; None for a node that no agent looks after.
 
-    Its message does not change with time, so that it need not be written again while nothing happens.
+    Evidence of others counts where the agent itself finds nothing wrong. The message does not change with time, so
+    that it need not be written again while nothing happens.
     """
     if report is None:
         if node.pool is None and node.spare_for is None:
@@ -35,6 +39,8 @@ def verdict_condition(now: float, node: NodeView, report: NodeReport | None) -> 
         )
     if report.boot_id and node.boot_id and report.boot_id != node.boot_id:
         return _unknown(now, "StaleReport", f"the agent of node {node.name} has not reported since the last boot")
+    if report.verdict is Verdict.HEALTHY and foreign:
+        return NodeCondition(HEALTHY, "False", camel(f"{foreign[0].kind} {foreign[0].code}"), foreign[0].reason, now)
     return NodeCondition(HEALTHY, _STATUS[report.verdict], _reason(report), report.reason, now)
 
 

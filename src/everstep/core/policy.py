@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from everstep.core.cluster_state import OPT_OUT_LABEL
+from everstep.core.correlation.fleet import FleetRules
 from everstep.core.health import FaultClass
 
 
 class Mode(StrEnum):
     ENFORCE = "enforce"
     DRY_RUN = "dryRun"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRule:
+    """What is done about a node that somebody else drained in Slurm, for a reason in which ``pattern`` is found."""
+
+    pattern: str
+    replace: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionRule:
+    """A condition of nodes, written by somebody else, that is evidence.
+
+    Attributes:
+        status: the status that means trouble: ``True``, ``False`` or ``Unknown``.
+        seconds: for which it must have stood; others' checks flap.
+    """
+
+    type: str
+    status: str
+    fault_class: FaultClass
+    replace: bool
+    seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +63,9 @@ class Policy:
         retire_deadline: for the provider to acknowledge that it took the machine.
         resume_deadline: from the replacement in service to the first new step of the job.
         heartbeat_fresh: a younger heartbeat counts as fresh when a spare is validated.
+        fleet: how many nodes make one incident of the fleet, which is not answered by replacing them.
+        slurm_drains: rules for drains in Slurm that are not ours; the first that matches decides, none: only noted.
+        node_conditions: conditions of nodes that are evidence.
     """
 
     name: str = "default"
@@ -60,3 +88,6 @@ class Policy:
     retire_deadline: float = 900.0
     resume_deadline: float = 1_800.0
     heartbeat_fresh: float = 30.0
+    fleet: FleetRules = field(default_factory=FleetRules)
+    slurm_drains: tuple[DrainRule, ...] = ()
+    node_conditions: tuple[ConditionRule, ...] = ()

@@ -13,6 +13,7 @@ from everstep.core.actions import Action, LetGo, TellJob, TellPeople
 from everstep.core.closing import close
 from everstep.core.draft import NODE_LOST, Draft
 from everstep.core.durations import measure
+from everstep.core.foreign import CONDITION, SLURM, foreign_faults, is_foreign
 from everstep.core.handover import hand_over
 from everstep.core.health import Verdict
 from everstep.core.isolation import forget_in_slurm, isolate, notice_cancellation, vacate
@@ -122,12 +123,26 @@ def _pending(draft: Draft) -> Decision:
 def _fault_gone(draft: Draft) -> str:
     """Why nothing needs to be done any more, seen before anything was done; "" otherwise."""
     node, report = draft.seen.node, draft.seen.report
+    if gone := _foreign_gone(draft):
+        return gone
     if node is None or node.ready is not True or report is None or report.verdict is not Verdict.HEALTHY:
         return ""
     if report.boot_id != node.boot_id:
         return ""  # the agent's word is older than the node's boot
     if node.boot_id != draft.spec.boot_id or (draft.spec.faults[0].kind, draft.spec.faults[0].code) == NODE_LOST:
         return f"node {node.name} came back healthy before anything was done"
+    return ""
+
+
+def _foreign_gone(draft: Draft) -> str:
+    """Others have taken their word back: the condition has cleared, or the node was resumed in Slurm."""
+    fault, node = draft.spec.faults[0], draft.seen.node
+    if fault.kind == CONDITION and node is not None:
+        standing = {each.key for each in foreign_faults(draft.now, node, draft.policy)}
+        return "" if fault.key in standing else f"condition {fault.code} of node {node.name} has cleared"
+    if fault.kind == SLURM and draft.seen.slurm is not None:
+        drained = any(is_foreign(each) for _, each in draft.seen.slurm_nodes(draft.spec.node))
+        return "" if drained else f"node {draft.spec.node} is in service in Slurm again"
     return ""
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from everstep.core.actions import ClaimSpare, JoinPool, LeavePool, SlurmResume
 from everstep.core.cluster_state import NodeView
 from everstep.core.draft import OUR_PREFIX, Draft
+from everstep.core.foreign import foreign_faults
 from everstep.core.health import Verdict
 from everstep.core.observations import Spare
 from everstep.core.remediation_status import Replacement, StepName
@@ -74,6 +75,8 @@ def _fault_of(draft: Draft, spare: Spare) -> str:
         return f"the agent of node {node.name} has not reported since its last boot"
     if report.heartbeat is None or draft.now - report.heartbeat > draft.policy.heartbeat_fresh:
         return f"the heartbeat of node {node.name}'s agent is not fresh"
+    if foreign := foreign_faults(draft.now, node, draft.policy):
+        return foreign[0].reason
     if not node.gpus_allocatable == node.gpus_capacity == need:
         return f"node {node.name} offers {node.gpus_allocatable} of {node.gpus_capacity} GPUs, and {need} are needed"
     return ""

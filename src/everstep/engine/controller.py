@@ -9,9 +9,11 @@ import structlog
 
 from everstep.core.errors import Conflict, EverstepError, RetryLater
 from everstep.engine.aftercare import Aftercare
+from everstep.engine.fleet_watch import FleetWatch
 from everstep.engine.leader import Leadership
 from everstep.engine.queue import WorkQueue
 from everstep.engine.reconcile import Fenced, Reconciler
+from everstep.engine.sight import Sight
 from everstep.engine.verdicts import Verdicts
 from everstep.engine.world import World
 from everstep.ports import Changes
@@ -30,8 +32,10 @@ class Controller:
         self._world = world
         self._leadership = leadership
         self._queue = WorkQueue(world.clock)
-        self._reconciler = Reconciler(world, lambda: leadership.leading, self._queue.add)
-        self._verdicts = Verdicts(world, lambda: leadership.leading)
+        sight = Sight()
+        self._reconciler = Reconciler(world, lambda: leadership.leading, self._queue.add, sight)
+        self._verdicts = Verdicts(world, sight, lambda: leadership.leading)
+        self._fleet_watch = FleetWatch(world, sight, lambda: leadership.leading)
         self._aftercare = Aftercare(world, lambda: leadership.leading)
         self._repairs = WorkQueue(world.clock)  # a queue and a worker of its own: no heal waits for a provider
         self._open: set[str] = set()
@@ -44,6 +48,7 @@ class Controller:
             tasks.create_task(self._leadership.run())
             tasks.create_task(self._take_over())
             tasks.create_task(self._verdicts.run())
+            tasks.create_task(self._fleet_watch.run())
             for _ in range(WORKERS):
                 tasks.create_task(self._work(self._queue, self._pass))
             tasks.create_task(self._work(self._repairs, self._follow_repair))

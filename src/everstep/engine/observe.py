@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from everstep.core.admission import admit, failing_nodes
 from everstep.core.cluster_state import POOL_LABEL, SLURM_CLUSTER_LABEL, NodeView, PodView
 from everstep.core.errors import EverstepError, Unreachable
+from everstep.core.fleet_incidents import FleetView, fleet_incidents, held_incidents
+from everstep.core.foreign import SLURM
 from everstep.core.health import NodeReport
-from everstep.core.incidents import mass_silence
 from everstep.core.observations import Admission, Observed, OperationSeen, Spare
 from everstep.core.policy import Mode, Policy
 from everstep.core.remediation_status import JobRecord, Remediation, Stage
 from everstep.core.scheduler_state import JobProgress, SchedulerLook, SchedulerSnapshot
+from everstep.core.silence import mass_silence
+from everstep.engine.sight import Sight
 from everstep.engine.world import World
 
 T = TypeVar("T")
@@ -30,7 +34,9 @@ async def within(call: Awaitable[T], seconds: float = PATIENCE) -> T:
         raise Unreachable(f"no answer within {seconds:.0f} s") from late
 
 
-async def observe(world: World, me: Remediation, fleet: Sequence[Remediation], policy: Policy) -> Observed:
+async def observe(
+    world: World, me: Remediation, fleet: Sequence[Remediation], policy: Policy, sight: Sight
+) -> Observed:
     """Raises RetryLater only when the Kubernetes cache cannot be read; everything else is then unknown."""
     nodes, reports = await asyncio.gather(within(world.cluster.nodes()), within(world.cluster.reports()))
     slurm, pods, operation, progress = await asyncio.gather(
@@ -48,21 +54,24 @@ async def observe(world: World, me: Remediation, fleet: Sequence[Remediation], p
         progress=progress,
         spares=_spares(me, nodes, reports),
         operation=operation,
-        admission=_admission(world, me, fleet, policy, mass_silence(world.clock.now(), nodes, reports, policy)),
+        admission=_admission(world.clock.now(), me, FleetView(nodes, reports, fleet), policy, sight),
         failing=failing_nodes(me, fleet),
     )
 
 
-def _admission(
-    world: World, me: Remediation, fleet: Sequence[Remediation], policy: Policy, silent: tuple[str, ...]
-) -> Admission:
+def _admission(now: float, me: Remediation, view: FleetView, policy: Policy, sight: Sight) -> Admission:
     if me.status.stage not in (Stage.PENDING, Stage.ADMITTED):
         return Admission(True)
-    return admit(world.clock.now(), me, fleet, policy, silent)
+    held: dict[str, str] = {}
+    if me.status.stage is Stage.PENDING:
+        foreign = sight.foreign(now, view.nodes, policy)
+        shared = fleet_incidents(now, replace(view, look=sight.look(now), foreign=foreign), policy)
+        held = held_incidents(shared, (r for r in view.known if r.status.stage is Stage.PENDING))
+    return admit(now, me, view.known, policy, mass_silence(now, view.nodes, view.reports, policy), held)
 
 
 async def _slurm(world: World, me: Remediation, policy: Policy) -> tuple[SchedulerLook | None, str]:
-    waits = me.status.stage is Stage.PENDING and policy.mode is not Mode.DRY_RUN
+    waits = me.status.stage is Stage.PENDING and policy.mode is not Mode.DRY_RUN and me.spec.faults[0].kind != SLURM
     if me.status.resolved or waits:
         return None, "not asked"  # nothing that is decided now depends on it
     try:

@@ -11,11 +11,14 @@ import structlog
 from everstep.core import actions as do
 from everstep.core.cluster_state import NodeView
 from everstep.core.errors import Conflict, EverstepError
-from everstep.core.incidents import mass_silence, openings, suspicious
+from everstep.core.fleet_incidents import FleetView, fleet_incidents
+from everstep.core.incidents import openings, suspicious
 from everstep.core.remediation import decide
 from everstep.core.remediation_status import Remediation, Status
+from everstep.core.silence import mass_silence
 from everstep.engine.act import Deliveries, perform
 from everstep.engine.observe import observe, within
+from everstep.engine.sight import Sight
 from everstep.engine.story import event_reason, new_steps
 from everstep.engine.world import World
 
@@ -33,10 +36,18 @@ class Reconciler:
     Args:
         may_act: asked before every write; False while this process is not the leader.
         wake: asks for a pass over a name now.
+        sight: what was last seen of Slurm; kept fresh by somebody else.
     """
 
-    def __init__(self, world: World, may_act: Callable[[], bool], wake: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        may_act: Callable[[], bool],
+        wake: Callable[[str], None],
+        sight: Sight | None = None,
+    ) -> None:
         self._world = world
+        self._sight = sight or Sight()
         self._may_act = may_act
         self._wake = wake
         self._refusals: dict[str, str] = {}
@@ -49,13 +60,15 @@ class Reconciler:
         nodes, reports = await asyncio.gather(within(world.cluster.nodes()), within(world.cluster.reports()))
         now = world.clock.now()
         claimed = [node for node in nodes if node.claimed_by]
-        if not claimed and not suspicious(now, nodes, reports, policy):
+        foreign = self._sight.foreign(now, nodes, policy)
+        if not claimed and not suspicious(now, nodes, reports, policy, foreign):
             return INCIDENTS_EVERY
         if silent := mass_silence(now, nodes, reports, policy):
             log.warning("many nodes are silent at once; none is called lost", nodes=silent)
         known = await within(world.remediations.list())
         await self._free_forgotten_claims(claimed, known)
-        for opening in openings(now, nodes, reports, known, policy):
+        shared = fleet_incidents(now, FleetView(nodes, reports, known, self._sight.look(now), foreign), policy)
+        for opening in openings(now, nodes, reports, known, policy, foreign, shared):
             self._fence()
             try:
                 await within(world.remediations.create(opening.name, opening.spec))
@@ -95,7 +108,7 @@ class Reconciler:
         if me is None or not _unfinished(me):
             self._forget(name)
             return None
-        seen = await observe(world, me, fleet, policy)
+        seen = await observe(world, me, fleet, policy, self._sight)
         seen = replace(seen, delivered=self.deliveries.of(name), refusal=self._refusals.get(name, ""))
         decision = decide(world.clock.now(), me, seen, policy)
         if decision.status != me.status:

@@ -1,4 +1,4 @@
-"""Shows the agents' verdicts as a condition of each node, with an Event when the verdict changes.
+"""Shows the agents' verdicts, and drains of others in Slurm, as conditions of each node, with an Event on a change.
 
 Level-triggered: what a node shows is compared with what it ought to show, and only a difference is written. So many
 differences at once (a first start on a large fleet, an API server that comes back) are written at a bounded rate,
@@ -15,9 +15,11 @@ import structlog
 
 from everstep.core.cluster_state import NodeCondition, NodeView
 from everstep.core.errors import EverstepError
+from everstep.core.foreign import DRAINED, foreign_faults
 from everstep.core.node_verdict import HEALTHY, SILENT, SILENT_AFTER, verdict_condition
 from everstep.engine.observe import within
 from everstep.engine.queue import WorkQueue
+from everstep.engine.sight import Sight
 from everstep.engine.world import World
 
 log = structlog.get_logger(__name__)
@@ -27,7 +29,14 @@ LOOK_EVERY = 5.0  # over all nodes: nothing but time tells that an agent has fal
 PAUSE = 0.02  # between two writes: 50 a second, a tenth of the heartbeats of 5,000 agents
 BATCH = 25  # writes before the caches are read again and what changed meanwhile has its turn
 ECHO = 5.0  # for a write of ours to come back by the watch
-_EVENTS = {"True": "EverstepHealthy", "False": "EverstepFaulty", "Unknown": "EverstepUnknown"}
+_EVENTS = {
+    (HEALTHY, "True"): "EverstepHealthy",
+    (HEALTHY, "False"): "EverstepFaulty",
+    (HEALTHY, "Unknown"): "EverstepUnknown",
+    (DRAINED, "True"): "SlurmDrained",
+    (DRAINED, "False"): "SlurmDrainOver",
+}
+_USUAL = {HEALTHY: "True", DRAINED: "False"}  # what is no news of a node that shows nothing yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +50,18 @@ class Verdicts:
     """Runs beside the heals, in the controller that leads.
 
     Args:
+        sight: what was last seen of Slurm.
         may_act: asked before every write.
     """
 
-    def __init__(self, world: World, may_act: Callable[[], bool]) -> None:
+    def __init__(self, world: World, sight: Sight, may_act: Callable[[], bool]) -> None:
         self._world = world
+        self._sight = sight
         self._may_act = may_act
         self._queue = WorkQueue(world.clock)
         self._hinted: dict[str, None] = {}
         self._rest: dict[str, None] = {}
-        self._said: dict[str, tuple[str, NodeCondition, float]] = {}
+        self._said: dict[tuple[str, str], tuple[str, NodeCondition, float]] = {}
         self._looking_since: float | None = None
 
     def hint(self, kind: str, name: str) -> None:
@@ -92,14 +103,26 @@ class Verdicts:
     async def show(self, names: Iterable[str] | None = None) -> None:
         """One comparison, of all nodes or of those named, and up to ``BATCH`` writes. Raises RetryLater."""
         world = self._world
-        nodes, reports = await asyncio.gather(within(world.cluster.nodes()), within(world.cluster.reports()))
+        nodes, reports, policy = await asyncio.gather(
+            within(world.cluster.nodes()), within(world.cluster.reports()), within(world.remediations.policy())
+        )
         now = world.clock.now()
         if self._looking_since is None:
             self._looking_since = now
         asked = None if names is None else set(names)
         looked = [node for node in nodes if asked is None or node.name in asked]
-        found = (self._change(now, node, verdict_condition(now, node, reports.get(node.name))) for node in looked)
-        changes = sorted((each for each in found if each), key=lambda change: change.wanted.status == "True")
+        foreign = {node.name: foreign_faults(now, node, policy) for node in looked if policy.node_conditions}
+        found = (
+            self._change(now, node, wanted)
+            for node in looked
+            for wanted in (
+                verdict_condition(now, node, reports.get(node.name), foreign.get(node.name, ())),
+                self._sight.drain_condition(now, node),
+            )
+        )
+        changes = sorted(
+            (each for each in found if each), key=lambda change: change.wanted.status == _USUAL[change.wanted.type]
+        )
         for number, change in enumerate(changes):
             if number == BATCH:
                 self._rest.update(dict.fromkeys(each.node.name for each in changes[number:]))
@@ -109,13 +132,13 @@ class Verdicts:
                 await world.clock.sleep(PAUSE)
             await self._write(change)
         if asked is None:
-            self._said = {name: said for name, said in self._said.items() if now - said[2] < ECHO}
+            self._said = {key: said for key, said in self._said.items() if now - said[2] < ECHO}
 
     def _change(self, now: float, node: NodeView, wanted: NodeCondition | None) -> _Change | None:
         if wanted is None:
             return None
-        shown = node.condition(HEALTHY)
-        uid, said, at = self._said.get(node.name, ("", None, 0.0))
+        shown = node.condition(wanted.type)
+        uid, said, at = self._said.get((node.name, wanted.type), ("", None, 0.0))
         if said is not None and uid == node.uid and now - at < ECHO:
             shown = said
         if shown is not None and _same(shown, wanted):
@@ -134,11 +157,11 @@ class Verdicts:
             return
         try:
             await within(self._world.cluster.set_condition(node.name, node.uid, wanted))
-            self._said[node.name] = (node.uid, wanted, self._world.clock.now())
-            before = change.before.status if change.before else "True"  # a new node that is well is no news
+            self._said[node.name, wanted.type] = (node.uid, wanted, self._world.clock.now())
+            before = change.before.status if change.before else _USUAL[wanted.type]
             if before != wanted.status:
-                log.info("verdict", node=node.name, healthy=wanted.status, reason=wanted.message)
-                reason = _EVENTS[wanted.status]
+                reason = _EVENTS[wanted.type, wanted.status]
+                log.info("condition", node=node.name, now=reason, reason=wanted.message)
                 await within(self._world.cluster.event("Node", node.name, reason, wanted.message or wanted.reason))
         except EverstepError as error:
             log.warning("the verdict of a node is not shown", node=node.name, error=str(error))

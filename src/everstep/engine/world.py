@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from everstep.ports import Clock, Cluster, Notifier, Provider, Remediations, Scheduler
+from everstep.ports import Clock, Cluster, FleetIncidents, Notifier, Provider, Remediations, Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +17,4 @@ class World:
     provider: Provider
     notifier: Notifier
     remediations: Remediations
+    fleet_incidents: FleetIncidents

@@ -10,7 +10,9 @@ from everstep.core.errors import Conflict, EverstepError
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Remediation
 from everstep.engine.aftercare import Aftercare
+from everstep.engine.fleet_watch import LOOK_EVERY, FleetWatch
 from everstep.engine.reconcile import Reconciler
+from everstep.engine.sight import Sight
 from everstep.engine.world import World
 from everstep.testing.cluster import FakeCluster
 from everstep.testing.crashes import Crash, CrashPlan, Life
@@ -19,10 +21,11 @@ from everstep.testing.people import FakeNotifier, FakeProvider
 from everstep.testing.scheduler import FakeScheduler
 from everstep.testing.slurm_model import SlurmModel
 from everstep.testing.slurm_training import JobSpec
-from everstep.testing.storage import FakeRemediations
+from everstep.testing.storage import FakeFleetIncidents, FakeRemediations
 from everstep.testing.virtual_clock import VirtualClock
 
 INCIDENTS = "/incidents"
+FLEET = "/fleet"
 REPAIR = "/repair/"
 RESTART_SECONDS = 2.0
 CALL_SECONDS = 0.002
@@ -30,7 +33,11 @@ CALL_SECONDS = 0.002
 
 @dataclass(slots=True)
 class Scenario:
-    """Two nodes in service, one spare, one two-node job; then whatever the test does to them."""
+    """Two nodes in service, one spare, one two-node job; then whatever the test does to them.
+
+    Attributes:
+        looks_across: the look across the fleet runs, too; without it nobody looks at Slurm but the heals.
+    """
 
     policy: Policy = field(default_factory=Policy)
     version: str = "24.11.5"
@@ -38,6 +45,7 @@ class Scenario:
     nodes: int = 2
     job: JobSpec = field(default_factory=JobSpec)
     plan: CrashPlan = field(default_factory=CrashPlan)
+    looks_across: bool = False
     clock: VirtualClock = field(init=False)
     slurm: SlurmModel = field(init=False)
     fleet: Fleet = field(init=False)
@@ -46,6 +54,7 @@ class Scenario:
     provider: FakeProvider = field(init=False)
     notifier: FakeNotifier = field(init=False)
     records: FakeRemediations = field(init=False)
+    fleet_incidents: FakeFleetIncidents = field(init=False)
     job_id: str = field(init=False)
     crashes: int = 0
     errors: list[str] = field(default_factory=list)
@@ -64,13 +73,16 @@ class Scenario:
         self.provider = FakeProvider(self.fleet)
         self.notifier = FakeNotifier()
         self.records = FakeRemediations(self.clock.now, self.policy)
+        self.fleet_incidents = FakeFleetIncidents()
         self.job_id = self.slurm.submit(self.job)
         self.move(20.0)
         self.processes.append(Process(self))
 
     @property
     def world(self) -> World:
-        return World(self.clock, self.cluster, self.scheduler, self.provider, self.notifier, self.records)
+        return World(
+            self.clock, self.cluster, self.scheduler, self.provider, self.notifier, self.records, self.fleet_incidents
+        )
 
     def record(self, node: str = "gpu-1") -> Remediation:
         """The incident of a node."""
@@ -151,11 +163,15 @@ class Process:
     def _born(self) -> None:
         scenario = self._scenario
         self._life = Life(scenario.world, scenario.plan, scenario.watch, scenario.clock.plan, scenario.tick)
-        self._reconciler = Reconciler(self._life.world, self._may_act, self.wake)
+        self.sight = Sight()
+        self._reconciler = Reconciler(self._life.world, self._may_act, self.wake, self.sight)
+        self._fleet_watch = FleetWatch(self._life.world, self.sight, self._may_act)
         self._aftercare = Aftercare(self._life.world, self._may_act)
         self._started = False
         self._due = []
         self._at(INCIDENTS, RESTART_SECONDS)
+        if scenario.looks_across:
+            self._at(FLEET, RESTART_SECONDS)
 
     async def _pass(self, name: str) -> None:
         try:
@@ -176,6 +192,9 @@ class Process:
     async def _work(self, name: str) -> float | None:
         if name.startswith(REPAIR):
             return await self._aftercare.follow(name.removeprefix(REPAIR))
+        if name == FLEET:
+            await self._fleet_watch.turn()
+            return LOOK_EVERY
         if name != INCIDENTS:
             return await self._reconciler.heal(name)
         if not self._started:

@@ -1,4 +1,4 @@
-"""FakeRemediations and FakeLease: records with resource versions, and the leader's lock."""
+"""FakeRemediations, FakeFleetIncidents and FakeLease: records with resource versions, and the leader's lock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from everstep.core.correlation.fleet import FleetRecord
 from everstep.core.errors import Conflict, Unreachable
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Remediation, Spec, Status
@@ -56,6 +57,24 @@ class FakeRemediations:
         """A person deletes the record; its finalizer keeps it for now."""
         current = self.records[name]
         self.records[name] = replace(current, deleting=True, resource_version=str(next(self._versions)))
+
+
+class FakeFleetIncidents:
+    """Implements :class:`everstep.ports.FleetIncidents`. ``writes`` counts them."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, FleetRecord] = {}
+        self.writes = 0
+
+    async def list(self) -> Sequence[FleetRecord]:
+        return [*self.records.values()]
+
+    async def write(self, record: FleetRecord) -> None:
+        self.writes += 1
+        self.records[record.name] = record
+
+    async def delete(self, name: str) -> None:
+        self.records.pop(name, None)
 
 
 class FakeLease:

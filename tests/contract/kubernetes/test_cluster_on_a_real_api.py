@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,12 +16,14 @@ from everstep.adapters.kube.caches import HEALTHS, LEASES, NODES, REMEDIATIONS, 
 from everstep.adapters.kube.cluster import KubeCluster
 from everstep.adapters.kube.connection import connect
 from everstep.adapters.kube.events import Recorder
+from everstep.adapters.kube.fleet_incidents import KubeFleetIncidents
 from everstep.adapters.kube.lease import KubeLeaderLease
 from everstep.adapters.kube.mirror import to_api
 from everstep.adapters.kube.remediations import KubeRemediations
 from everstep.adapters.kube.verbs import Verbs
 from everstep.api.meta import API_VERSION
 from everstep.api.node_health import NodeHealthStatus
+from everstep.core.correlation.fleet import Blame, FleetRecord
 from everstep.core.errors import RetryLater, Unreadable
 from everstep.core.health import NodeReport
 from everstep.core.policy import Mode
@@ -149,6 +151,33 @@ def test_one_event_for_the_same_sentence_and_describe_finds_it(api: ApiServer) -
             await world.cluster.event("Remediation", me.name, "Detected", "GPU 0 fell off the bus")
         shown = await asyncio.to_thread(api.kubectl, "describe", "remediation", me.name)
         assert shown.count("Warning  Detected") == 1
+
+    run(api, test)
+
+
+def test_what_many_nodes_share_is_kept_for_people_to_read(api: ApiServer) -> None:
+    record = FleetRecord(
+        "storage-10-0-0-9-12345678", Blame.STORAGE, "10.0.0.9", "host:file_server_lost", ("gpu-1", "gpu-2", "gpu-3"),
+        1_796_000_000.25, "3 nodes lost 10.0.0.9: one storage incident",
+    )  # fmt: skip
+
+    async def test(world: RealWorld) -> None:
+        store = KubeFleetIncidents(world.verbs)
+        await store.write(record)
+        assert await store.list() == [record]
+        over = replace(record, nodes=("gpu-1", "gpu-2", "gpu-3", "gpu-4"), told=True, ended_at=1_796_000_900.5)
+        await store.write(over)
+        assert await store.list() == [over]
+        await store.write(record)
+        assert await store.list() == [record], "what is taken back is taken off"
+        shown = await asyncio.to_thread(api.kubectl, "get", "fleetincidents")
+        assert "3 nodes lost 10.0.0.9" in shown
+        assert "Active" in shown
+        await world.cluster.event("FleetIncident", record.name, "Notice", "3 nodes share one cause")
+        assert "3 nodes share" in await asyncio.to_thread(api.kubectl, "describe", "fleetincident", record.name)
+        await store.delete(record.name)
+        await store.delete(record.name)
+        assert await store.list() == []
 
     run(api, test)
 

@@ -8,9 +8,10 @@ import pytest
 
 from everstep.core.cluster_state import POOL_LABEL, NodeView
 from everstep.core.health import Fault, FaultClass, FirstAction, NodeReport, Severity, Verdict
-from everstep.core.incidents import incident_name, mass_silence, openings, suspicious
+from everstep.core.incidents import incident_name, openings, suspicious
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Remediation, Stage, Status
+from everstep.core.silence import mass_silence
 
 NOW = 1_000.0
 POLICY = Policy()

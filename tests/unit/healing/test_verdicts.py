@@ -11,6 +11,7 @@ import pytest
 from everstep.core.cluster_state import NodeCondition, NodeView
 from everstep.core.health import NodeReport, Verdict
 from everstep.core.node_verdict import HEALTHY, verdict_condition
+from everstep.engine.sight import Sight
 from everstep.engine.verdicts import BATCH, ECHO, LOOK_EVERY, PAUSE, Verdicts
 from everstep.testing.scenario import Scenario
 
@@ -41,8 +42,9 @@ class Shown:
     def __init__(self, nodes: int = 2) -> None:
         self.scenario = Scenario(nodes=nodes, spares=0)
         self.leads = True
+        self.sight = Sight()
         self.runner = asyncio.Runner()  # one event loop, however often the test lets time pass
-        self.verdicts = Verdicts(self.scenario.world, lambda: self.leads)
+        self.verdicts = Verdicts(self.scenario.world, self.sight, lambda: self.leads)
 
     async def run(self, seconds: float) -> None:
         task = asyncio.create_task(self.verdicts.run())
@@ -87,7 +89,7 @@ def test_a_report_shows_within_a_moment_of_the_hint() -> None:
     shown = Shown()
     run(shown, 2.0)
     shown.scenario.fleet.break_gpu("gpu-1")
-    shown.verdicts = Verdicts(shown.scenario.world, lambda: True)
+    shown.verdicts = Verdicts(shown.scenario.world, shown.sight, lambda: True)
     run(shown, 0.05, hints=["gpu-1"])
     assert shown.of("gpu-1").status == "False"
 
@@ -132,7 +134,7 @@ def test_who_could_not_look_for_a_while_calls_nobody_silent_yet() -> None:
     run(shown, 60.0)
     assert {shown.of(name).status for name in shown.scenario.fleet.nodes} == {"Unknown"}
     run(shown, 60.0)
-    restarted = Verdicts(shown.scenario.world, lambda: True)
+    restarted = Verdicts(shown.scenario.world, shown.sight, lambda: True)
     shown.verdicts = restarted
     run(shown, 10.0)
     assert {shown.of(name).status for name in shown.scenario.fleet.nodes} == {"Unknown"}, "silence is not forgotten"

@@ -21,9 +21,10 @@ from everstep.adapters.kube.records import (
 )
 from everstep.api import meta, node_health, remediation
 from everstep.core import health, remediation_status
+from everstep.core.correlation.fleet import FleetRules
 from everstep.core.errors import Unreadable
 from everstep.core.health import FaultClass
-from everstep.core.policy import Mode, Policy
+from everstep.core.policy import ConditionRule, DrainRule, Mode, Policy
 from everstep.core.remediation_status import Remediation, Spec, Status
 
 PAIRS = [
@@ -164,3 +165,28 @@ def test_policy_fields_reach_the_core() -> None:
 def test_policy_that_cannot_be_understood_is_not_replaced_by_defaults() -> None:
     with pytest.raises(Unreadable, match="kubectl edit"):
         policy_of(policy_object({"mode": "PleaseDo"}))
+
+
+def test_rules_for_the_evidence_of_others() -> None:
+    spec = {
+        "slurmDrains": [{"reason": "^NHC: .*GPU", "action": "Replace"}, {"reason": "GPU"}],
+        "nodeConditions": [{"type": "GpuHealthy", "status": "False", "action": "Replace", "forSeconds": 5}],
+        "fleet": {"commonNodes": 9, "jobPercent": 75},
+    }
+    found = policy_of(policy_object(spec))
+    assert found.slurm_drains == (DrainRule("^NHC: .*GPU", True), DrainRule("GPU", False))
+    assert found.node_conditions == (ConditionRule("GpuHealthy", "False", FaultClass.HARDWARE, True, 5.0),)
+    assert found.fleet == FleetRules(common_nodes=9, job_share=0.75)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"slurmDrains": [{"reason": "(", "action": "None"}]},
+        {"nodeConditions": [{"type": "EverstepHealthy", "status": "False"}]},
+        {"nodeConditions": [{"type": "EverstepSlurmDrained", "status": "True"}]},
+    ],
+)
+def test_a_rule_that_cannot_be_meant_stops_the_policy(spec: object) -> None:
+    with pytest.raises(Unreadable):
+        policy_of(policy_object(spec))

@@ -28,7 +28,7 @@ from everstep.core.errors import Conflict, InvalidInput, NotFound, Unreadable
 from everstep.core.health import NodeReport, Verdict
 
 # Of the steps of a heal, the detection alone; of a node's verdict, everything that is not healthy.
-WARNINGS = frozenset({"Detected", "EverstepFaulty", "EverstepUnknown"})
+WARNINGS = frozenset({"Detected", "EverstepFaulty", "EverstepUnknown", "SlurmDrained", "FleetIncident"})
 WRITE_ATTEMPTS = 4  # a kubelet may write its node between our read and our write; reading again settles it
 
 

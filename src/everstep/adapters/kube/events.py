@@ -37,6 +37,7 @@ PLACES = {
     "Pod": Place("v1", "pods"),
     "NodeHealth": Place(API_VERSION, "nodehealths"),
     "Remediation": Place(API_VERSION, "remediations"),
+    "FleetIncident": Place(API_VERSION, "fleetincidents"),
     "RemediationPolicy": Place(API_VERSION, "remediationpolicies"),
     "SlurmCluster": Place(API_VERSION, "slurmclusters"),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from everstep.adapters.kube.mirror import moment, to_api, to_core
@@ -13,8 +15,11 @@ from everstep.api.remediation_policy import ActionName, RemediationPolicySpec
 from everstep.api.remediation_policy import Mode as WireMode
 from everstep.core.conditions import Condition as CoreCondition
 from everstep.core.conditions import conditions
+from everstep.core.correlation.fleet import FleetRules
 from everstep.core.errors import Unreadable
-from everstep.core.policy import Mode, Policy
+from everstep.core.foreign import DRAINED
+from everstep.core.node_verdict import HEALTHY
+from everstep.core.policy import ConditionRule, DrainRule, Mode, Policy
 from everstep.core.remediation_status import Remediation, Spec, Status
 
 FINALIZER = "everstep.io/release-jobs"
@@ -102,7 +107,16 @@ def policy_of(found: PolicyObject) -> Policy:
         wire = _policy.decode(found.spec)
     except msgspec.DecodeError as why:
         raise Unreadable(f"{why}; correct it with kubectl edit remediationpolicy {found.metadata.name}") from why
-    limits, breaker = wire.deadlines, wire.breaker
+    for rule in wire.slurm_drains:
+        try:
+            re.compile(rule.reason)
+        except re.error as why:
+            raise Unreadable(f"slurmDrains: {rule.reason!r} is no regular expression ({why}); correct it") from why
+    if wrong := next((rule.type for rule in wire.node_conditions if rule.type in (HEALTHY, DRAINED)), ""):
+        raise Unreadable(
+            f"nodeConditions: {wrong} is written by Everstep itself and is no evidence of others; remove it"
+        )
+    limits, breaker, fleet = wire.deadlines, wire.breaker, wire.fleet
     return Policy(
         name=found.metadata.name,
         mode=Mode.ENFORCE if wire.mode is WireMode.ENFORCE else Mode.DRY_RUN,
@@ -121,6 +135,14 @@ def policy_of(found: PolicyObject) -> Policy:
         spare_deadline=float(limits.spare_seconds),
         retire_deadline=float(limits.retire_seconds),
         resume_deadline=float(limits.resume_seconds),
+        fleet=FleetRules(fleet.job_nodes, fleet.job_percent / 100, fleet.mount_nodes, fleet.common_nodes),
+        slurm_drains=tuple(DrainRule(each.reason, each.action is ActionName.REPLACE) for each in wire.slurm_drains),
+        node_conditions=tuple(
+            ConditionRule(
+                each.type, each.status, each.fault_class, each.action is ActionName.REPLACE, float(each.for_seconds)
+            )
+            for each in wire.node_conditions
+        ),
     )
 
 

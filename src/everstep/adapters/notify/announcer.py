@@ -1,4 +1,4 @@
-"""Notices to people: always a Kubernetes Event on the Remediation, and every Apprise URL that is configured."""
+"""Notices to people: always a Kubernetes Event on what they are about, and every Apprise URL that is configured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Announcer:
     async def notify(self, notice: Notice) -> None:
         """Raises Unreachable when any way failed, InvalidInput for a URL that Apprise does not know."""
         to = f" (to {notice.user})" if notice.user else ""
-        await self._event("Remediation", notice.remediation, "Notice", f"{notice.title}{to}: {notice.text}")
+        kind = "FleetIncident" if notice.fleet_incident else "Remediation"
+        await self._event(
+            kind, notice.fleet_incident or notice.remediation, "Notice", f"{notice.title}{to}: {notice.text}"
+        )
         urls = self._urls()
         if not urls:
             return

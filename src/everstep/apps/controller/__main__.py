@@ -18,6 +18,7 @@ from everstep.adapters.kube.caches import Caches
 from everstep.adapters.kube.cluster import KubeCluster
 from everstep.adapters.kube.connection import connect
 from everstep.adapters.kube.events import Recorder
+from everstep.adapters.kube.fleet_incidents import KubeFleetIncidents
 from everstep.adapters.kube.lease import KubeLeaderLease
 from everstep.adapters.kube.remediations import KubeRemediations
 from everstep.adapters.kube.verbs import Verbs
@@ -89,6 +90,7 @@ async def run(settings: Settings) -> None:
             provider=await _provider(stack, settings),
             notifier=Announcer(cluster.event, settings.notify_urls),
             remediations=KubeRemediations(verbs, caches),
+            fleet_incidents=KubeFleetIncidents(verbs),
         )
         leadership = Leadership(KubeLeaderLease(verbs, settings.namespace, LEASE), SinceBoot(), settings.identity)
         stack.push_async_callback(leadership.release)

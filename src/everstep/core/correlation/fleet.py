@@ -75,6 +75,27 @@ class FleetIncident:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetRecord:
+    """A FleetIncident as it is stored for people to read.
+
+    Attributes:
+        nodes: every node that reported it, in order.
+        told: the notice to people was delivered, or given up.
+        ended_at: None while it is seen.
+    """
+
+    name: str
+    blame: Blame
+    about: str
+    code: str
+    nodes: tuple[str, ...]
+    first_seen: float
+    reason: str
+    told: bool = False
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FleetRules:
     """How many nodes make an incident of the fleet.
 
