@@ -33,6 +33,14 @@ def status(lab: Lab, node: str) -> dict[str, Any]:
     return dict(lab.get("nodehealth", node).get("status", {}))
 
 
+def test_the_agent_and_the_process_that_asks_take_less_than_60_mb(lab: Lab, spare: str) -> None:
+    processes = lab.execute(spare, "pgrep", "-f", "python3 -m everstep.apps.agent|nvml_child.py").split()
+    assert len(processes) == 2
+    files = [f"/proc/{process}/smaps_rollup" for process in processes]
+    lines = lab.execute(spare, "grep", "-h", "^Pss:", *files).splitlines()
+    assert sum(int(line.split()[1]) for line in lines) < 60 * 1024  # kB
+
+
 def test_a_row_that_could_not_be_remapped_is_a_fault_of_its_gpu(lab: Lab, spare: str) -> None:
     serial = status(lab, spare)["gpus"][1]["serial"]
     lab.set_gpu_state(spare, "remap-failed", 1)

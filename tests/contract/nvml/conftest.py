@@ -16,7 +16,8 @@ from everstep.lab.hardware.driver_state import DRIVER_FOLDER, PCI_FOLDER, STATE_
 from everstep.lab.hardware.gpu_states import GpuState
 from everstep.lab.hardware.gpus import SimulatedGpu, new_identity
 
-SHORT = Patience(answer=0.3, start=10.0, first_pause=0.05, longest_pause=0.1)
+CALM = Patience(answer=30.0, start=60.0, first_pause=0.05, longest_pause=0.1)  # a busy machine hangs nobody
+SHORT = Patience(answer=0.3, start=2.0, first_pause=0.05, longest_pause=0.1)
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Driver:
         self.write()
 
     @asynccontextmanager
-    async def nvml(self, *, at_once: bool = True, patience: Patience = SHORT) -> AsyncIterator[Nvml]:
+    async def nvml(self, *, at_once: bool = True, patience: Patience = CALM) -> AsyncIterator[Nvml]:
         """What the agent uses, on this driver."""
         settings = NvmlSettings(
             library=self.run / DRIVER_FOLDER,

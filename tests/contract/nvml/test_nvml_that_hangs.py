@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from everstep.adapters.gpu.nvml import Nvml
 from everstep.adapters.gpu.nvml_process import Child, Hung, Patience
 from everstep.core.errors import Unreachable
 from everstep.lab.hardware.gpu_states import GpuState
-from tests.contract.nvml.conftest import Driver
+from tests.contract.nvml.conftest import SHORT, Driver
 from tests.contract.nvml.test_what_nvml_says import codes
 
 
@@ -41,34 +42,33 @@ def until(check: Callable[[], object], seconds: float = 10.0) -> None:
         time.sleep(0.01)
 
 
-async def read_until_well(nvml: Nvml) -> None:
-    async with asyncio.timeout(10):
+async def read_until(nvml: Nvml, *wanted: str) -> None:
+    """A busy machine may be late for the short deadlines, too; then it is asked again."""
+    async with asyncio.timeout(60):
         while True:
-            try:
-                if not await nvml.read():
+            with suppress(Unreachable):
+                if codes(await nvml.read()) == list(wanted):
                     return
-            except Unreachable:
-                pass
             await asyncio.sleep(0.02)
 
 
 def test_a_hang_is_unknown_once_a_fault_twice_and_over_when_nvml_answers(driver: Driver) -> None:
     async def ask() -> None:
-        async with driver.nvml(patience=Patience(answer=0.3, start=1.5, first_pause=0.05, longest_pause=0.1)) as nvml:
+        async with driver.nvml(patience=SHORT) as nvml:
             driver.take(GpuState.REMAP_FAILED, index=1)
-            await nvml.read()
+            await read_until(nvml, "host:gpu_remap_failed")
             driver.take(GpuState.HANG)
             with pytest.raises(Hung, match="no answer within"):
                 await nvml.read()
             # what it said before still stands: a hang is no proof that it is over
             assert codes(await nvml.read()) == ["host:gpu_remap_failed", "host:gpu_query_hang"]
-            async with asyncio.timeout(1.4):  # it is known to hang, so nobody waits for it again
+            async with asyncio.timeout(1.9):  # it is known to hang, so nobody waits for it again
                 with pytest.raises(Hung, match="NVML: no answer to 2 questions in a row"):
                     await nvml.gpus()
             assert nvml.restarts >= 1
             driver.take(GpuState.WELL)
             driver.take(GpuState.WELL, index=1)
-            await read_until_well(nvml)
+            await read_until(nvml)
 
     asyncio.run(ask())
 
@@ -83,8 +83,8 @@ def test_the_event_loop_goes_on_while_nvml_hangs(driver: Driver) -> None:
                 await asyncio.sleep(0.01)
                 ticks += 1
 
-        async with driver.nvml() as nvml:
-            await nvml.read()
+        async with driver.nvml(patience=SHORT) as nvml:
+            await read_until(nvml)
             driver.take(GpuState.HANG)
             ticking = asyncio.create_task(tick())
             with pytest.raises(Hung):
