@@ -16,6 +16,7 @@ def test_a_machine_that_loses_its_power_is_replaced(ward: Ward) -> None:
     evidence = ward.assert_healed(patient)
     resumed_from = evidence.job.attempts[-1].resumed_from or 0
     assert resumed_from % 10 == 0, f"it resumed from step {resumed_from}, which is none of its periodic saves"
+    ward.until_repaired(evidence.fault)
 
 
 def test_a_node_that_may_not_be_replaced_is_left_alone_until_it_may(ward: Ward) -> None:

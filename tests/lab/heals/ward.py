@@ -164,6 +164,16 @@ class Ward:
         assert record is not None
         return record
 
+    def until_repaired(self, fault: InjectedFault) -> None:
+        """The record says that the machine's repair is done."""
+
+        def done() -> bool:
+            found = self.record(fault)
+            mark = found.status.operation if found and found.status else None
+            return mark is not None and mark.state == "done" and mark.ended_at is not None
+
+        self.until(f"the repair of {fault.node} is on record", done, READY_SECONDS, [fault])
+
     def until_state(self, patient: Patient, *states: str, seconds: float = 120) -> None:
         """Slurm shows the job in one of these states."""
         faults = [patient.fault] if patient.fault else []
