@@ -23,6 +23,7 @@ from everstep.apps.check.asking import ask
 from everstep.apps.check.performing import Report
 from everstep.apps.check.questions import Rules, Sources, questions
 from everstep.apps.cli import app
+from everstep.core.boot_log import Boot, BootLog
 from everstep.core.errors import InvalidInput, Unreachable
 from everstep.core.health import Evidence, Gpu
 from everstep.core.node_check import Answer, Fitness, finding, in_all
@@ -118,6 +119,19 @@ def test_a_window_forgets_what_a_person_has_mended(tmp_path: Path, capfd: pytest
     log_of(tmp_path, XID_79, age=HOUR), gpus_of(tmp_path)
     assert run(tmp_path, capfd, "--window", "7200")[0] == 1
     assert run(tmp_path, capfd, "--window", "600")[0] == 0
+
+
+def test_a_storm_is_one_fault_and_costs_little(tmp_path: Path) -> None:
+    lines = [f"NVRM: Xid (PCI:0000:02:00): 95, pid={number % 7}, name=a, text" for number in range(20_000)]
+    records = log_of(tmp_path, *lines).read_bytes().splitlines()
+    log = BootLog(Boot(CATALOG, time.time(), time.clock_gettime(time.CLOCK_MONOTONIC)))
+    began = time.process_time()
+    for first in range(0, len(records), 2000):
+        log.take(records[first : first + 2000])
+    (fault,) = log.standing(passed=True)
+    assert time.process_time() - began < 2.0
+    assert (fault.code, fault.count) == ("95", 20_000)
+    assert "20000 records" in log.remark
 
 
 def test_what_a_program_wrote_into_the_kernel_log_counts_only_where_it_may(

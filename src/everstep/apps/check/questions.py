@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everstep.apps.check.asking import Question
-from everstep.core.boot_log import Boot, BootLog, remark, standing, with_records
+from everstep.core.boot_log import Boot, BootLog
 from everstep.core.errors import InvalidInput
 from everstep.core.fault_catalog import Catalog
 from everstep.core.gpu_inventory import placed, unwell
@@ -151,20 +151,19 @@ def _kernel_log(sources: Sources, rules: Rules, board: Board) -> Question:
         reader = await sources.kernel_log.open()  # first: what cannot be opened need not wait for the others
         try:
             passed = board.complete(rules.patience)
-            now = time.time()
             boot = Boot(
                 rules.catalog,
-                started=now - time.clock_gettime(time.CLOCK_MONOTONIC),
+                now=time.time(),
+                uptime=time.clock_gettime(time.CLOCK_MONOTONIC),
                 gpus=board.gpus,
-                since=0.0 if rules.window is None else now - rules.window,
+                window=rules.window,
                 allow_injected=rules.allow_injected,
             )
-            log = BootLog()
+            log = BootLog(boot)
             while records := reader.available().records:
-                log = with_records(log, records, boot)
+                log.take(records)
         finally:
             reader.close()
-        found = standing(log, boot, board.gpus, passed=passed, now=now)
-        return Answer(KERNEL_LOG, found, remark=remark(log))
+        return Answer(KERNEL_LOG, log.standing(passed=passed), remark=log.remark)
 
     return Question(question)
