@@ -76,6 +76,19 @@ def test_only_the_agent_that_reads_a_device_is_privileged(helm: Path) -> None:
         assert context["readOnlyRootFilesystem"]
 
 
+def test_an_agent_that_reads_the_journal_is_not_privileged(helm: Path) -> None:
+    daemon_set = one(rendered(helm, "agent.kmsgPath=journal"), "DaemonSet", "everstep-agent")
+    agent, pod = container(daemon_set), daemon_set["spec"]["template"]["spec"]
+    assert "privileged" not in agent["securityContext"]
+    assert "hostPID" not in pod
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "kernel-log"]
+    assert volume["hostPath"] == {"path": "/var/log/journal", "type": "Directory"}
+    assert {"name": "kernel-log", "mountPath": "/var/log/journal", "readOnly": True} in agent["volumeMounts"]
+    options = from_environment({each["name"]: each.get("value", "") for each in agent["env"]})
+    assert (options.kernel_log, options.journal_folder) == ("journal", Path("/var/log/journal"))
+    assert "--kmsg=journal" in agent["args"]
+
+
 def test_a_check_in_the_agents_container_goes_by_the_agents_settings(helm: Path) -> None:
     agent = container(one(rendered(helm, *LAB, "agent.allowInjected=true"), "DaemonSet", "everstep-agent"))
     environment = {each["name"]: each.get("value") for each in agent["env"]}

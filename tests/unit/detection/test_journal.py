@@ -291,6 +291,7 @@ def test_a_reader_that_is_slow_loses_nothing_of_what_follows(tmp_path: Path, mon
 JOURNALD = "/lib/systemd/systemd-journald"
 REAL = """
 import asyncio, os, signal, subprocess, sys, time
+from pathlib import Path
 from everstep.adapters.node.journal import Journal
 
 mark = sys.argv[1]
@@ -323,7 +324,7 @@ async def scenario(journald):
     say("after")
     seen += await marked(log, 1)
     log.close()
-    again = await Journal(boot).open()
+    again = await Journal(boot, Path("/run/log/journal")).open()  # as an agent in a container names it
     repeated = await marked(again, 2)
     again.close()
     assert repeated == seen, (repeated, seen)
