@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,23 @@ def test_the_table_of_mounts() -> None:
     assert mounts["/home"].subject == "filer.example"
     assert mounts["/scratch disk"].subject == "vg-scratch"
     assert [mount.point for mount in file_systems(mounts.values())] == ["/", "/scratch disk", "/home"]
+
+
+@pytest.mark.parametrize(
+    ("point", "own"),
+    [
+        ("/var/lib/kubelet/pods/9f/volumes/kubernetes.io~nfs/home", False),
+        ("/data/kubelet/plugins/kubernetes.io/csi/x/globalmount", False),
+        ("/run/containerd/io.containerd.runtime.v2.task/k8s.io/a/rootfs", False),
+        ("/run/media/somebody/stick", False),
+        ("/var/lib/kubelet", True),  # a disk of its own
+        ("/var/lib/containerd", True),
+        ("/media", True),
+    ],
+)
+def test_what_pods_and_people_mount_is_no_sign_of_the_node(point: str, own: bool) -> None:
+    table = f"40 22 0:60 / {point} rw - nfs4 filer:/x rw".encode()
+    assert [mount.point for mount in file_systems(parse_mounts(table))] == [point] * own
 
 
 @given(st.binary(max_size=400))

@@ -20,7 +20,7 @@ HANGS_AFTER = 60.0  # seconds without an answer: a file server that fails over m
 MISSING_AFTER = 60.0  # seconds: a mount that is moved or mounted again is away for a moment
 BOOT_GRACE = 600.0  # seconds since boot: network mounts come late
 _PATIENCE = 6.0  # seconds that a look waits for an answer; less than a source has for all of them
-_MOST = 64  # file systems that are asked; each one that hangs holds a thread
+_MOST = 512  # file systems that are asked; each one that hangs holds a thread
 _GONE = frozenset((errno.ENOENT, errno.ENOTDIR))
 _BROKEN = frozenset((errno.EIO, errno.ESTALE, errno.EUCLEAN, errno.ESHUTDOWN, errno.ENXIO, errno.ENODEV))
 

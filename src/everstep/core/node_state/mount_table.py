@@ -12,6 +12,11 @@ DISK_TYPES = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"))
 NETWORK_TYPES = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "gpfs", "beegfs", "wekafs", "vastnfs", "9p", "glusterfs")
 )
+# Volumes and root file systems of pods, and what people plug in. Users choose what those are, down to a server that
+# answers with errors, so they are no sign of the node. A file server that pods lose shows in the kernel log.
+_NOT_OURS = re.compile(
+    r"/kubelet/(?:pods|plugins)/|^/(?:run/)?media/|^/(?:run|var/lib)/(?:containerd|docker|containers|crio|rancher)/"
+)
 FULL_BELOW = 500_000_000  # bytes left to programs, as gpud
 SMALL_BELOW = 5_000_000_000  # bytes in all: a boot partition is always that full
 FEW_FILES = 1000  # inodes left
@@ -67,10 +72,10 @@ def mount_ids(table: bytes) -> set[bytes]:
 
 
 def file_systems(mounts: Iterable[Mount]) -> list[Mount]:
-    """One mount, the one with the shortest path, of each disk's and each server's file system."""
+    """One mount, the one with the shortest path, of each of the node's own file systems on disks and servers."""
     found: dict[str, Mount] = {}
     for mount in mounts:
-        if not (mount.is_disk or mount.is_network):
+        if not (mount.is_disk or mount.is_network) or _NOT_OURS.search(mount.point):
             continue
         before = found.get(mount.device)
         if before is None or len(mount.point) < len(before.point):
