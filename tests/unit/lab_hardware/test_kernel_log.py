@@ -48,6 +48,15 @@ def test_numbers_go_on_after_a_restart_and_start_anew_with_a_boot(tmp_path: Path
     assert [sequence for _, sequence, _, _ in records(log.path)] == [0]
 
 
+def test_two_writers_go_on_with_each_others_numbers(tmp_path: Path) -> None:
+    one = KernelLog(tmp_path / "kmsg")
+    one.boot(["first"])
+    other = KernelLog(tmp_path / "kmsg")
+    for writer in (other, other, one, other):
+        writer.append(kernel_log.ERROR, "next")
+    assert [sequence for _, sequence, _, _ in records(one.path)] == [0, 1, 2, 3, 4]
+
+
 def test_a_reader_of_the_old_boot_keeps_the_old_boots_file(tmp_path: Path) -> None:
     log = KernelLog(tmp_path / "kmsg")
     log.boot(["first boot"])

@@ -18,7 +18,7 @@ from everstep.core.errors import EverstepError
 
 HEARTBEAT = 10.0  # seconds; a node whose Lease is 40 s old is Unknown
 COUNTS_EVERY = 5.0  # seconds between writes that only raise a count
-BURST, RATE = 10.0, 4.0  # writes at once, and further ones a second: a storm of ever new faults must not flood the API
+BURST, RATE = 20.0, 10.0  # writes at once, and further ones a second: a storm of ever new faults must not flood the API
 
 log = logging.getLogger(__name__)
 

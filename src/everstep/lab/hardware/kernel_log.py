@@ -21,7 +21,7 @@ class KernelLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._next = _next_sequence(path)
+        self._next, self._size = _next_sequence(path), -1
 
     def boot(self, lines: Sequence[str]) -> None:
         """Starts an empty log with the boot's first lines; readers of the old file keep the old file."""
@@ -30,16 +30,23 @@ class KernelLog:
         fresh = self.path.with_name(self.path.name + ".booting")
         fresh.write_bytes(b"".join(self._record(NOTICE if not n else INFO, line) for n, line in enumerate(lines)))
         fresh.replace(self.path)
+        self._size = self.path.stat().st_size
 
     def append(self, priority: int, text: str) -> str:
         """Writes one record with one write call, so that a reader never sees half of it; returns it without newline."""
-        record = self._record(priority, text)
+        return self.append_all(priority, [text])[0]
+
+    def append_all(self, priority: int, texts: Sequence[str]) -> list[str]:
+        """Writes one record after the other with one write call; returns them without newlines."""
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.write(descriptor, record)
+            if (size := os.fstat(descriptor).st_size) != self._size:  # somebody else has written, such as a test
+                self._next = max(self._next, _next_sequence(self.path))
+            records = [self._record(priority, text) for text in texts]
+            self._size = size + os.write(descriptor, b"".join(records))
         finally:
             os.close(descriptor)
-        return record.decode().rstrip("\n")
+        return [record.decode().rstrip("\n") for record in records]
 
     def _record(self, priority: int, text: str) -> bytes:
         # the kernel writes control characters and the backslash as \xNN
