@@ -268,6 +268,25 @@ def test_a_source_that_breaks_is_unknown(
     assert why in report.node.reason
 
 
+def test_a_check_that_is_killed_leaves_nobody_behind() -> None:
+    code = """
+import asyncio, os
+from everstep.apps.check.asking import Question, ask
+async def hangs():
+    print(os.getpid(), flush=True)
+    await asyncio.Event().wait()
+ask({"disk": Question(hangs)}, 60.0)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as check:
+        assert check.stdout is not None
+        child = int(check.stdout.readline())
+        check.kill()
+    give_up = time.monotonic() + 10.0
+    while Path(f"/proc/{child}").exists() and "\nState:\tZ" not in Path(f"/proc/{child}/status").read_text():
+        assert time.monotonic() < give_up, "the process that asks lives on"
+        time.sleep(0.01)
+
+
 def test_one_reading_alone_accuses_nobody(tmp_path: Path) -> None:
     assert asked(tmp_path, Source("NVML", broken, well)).exit_code == 0
     assert asked(tmp_path, Source("NVML", broken, broken)).exit_code == 1

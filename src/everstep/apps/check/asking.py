@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import selectors
 import signal
@@ -34,6 +35,8 @@ class Question:
     close: Callable[[], Awaitable[None]] | None = None
 
 
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
 _decoder = msgspec.json.Decoder(Answer)
 
 
@@ -43,10 +46,11 @@ def ask(questions: Mapping[str, Question], deadline: float) -> list[Answer]:
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        _in_child(questions, writer)
+        _in_child(questions, writer, parent)
     os.close(writer)
     try:
         with open(reader, "rb", buffering=0) as pipe:
@@ -81,10 +85,11 @@ def _collected(pipe: BinaryIO, wanted: int, give_up: float) -> dict[str, Answer]
     return answers
 
 
-def _in_child(questions: Mapping[str, Question], writer: int) -> None:
+def _in_child(questions: Mapping[str, Question], writer: int, parent: int) -> None:
     """Never returns: the caller's own code must not run twice."""
     try:
         os.setpgid(0, 0)  # so that what the sources start dies with it
+        _die_with(parent)
         pipe = os.fdopen(writer, "wb")
         lock = threading.Lock()
         threads = [
@@ -96,6 +101,13 @@ def _in_child(questions: Mapping[str, Question], writer: int) -> None:
         for thread in threads:
             thread.join()
     finally:
+        os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    """A check that is killed, by a prolog's time limit for example, leaves nobody behind who asks on."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was too late: nobody waits for answers any more
         os._exit(0)
 
 
