@@ -16,6 +16,7 @@ from everstep.core.correlation.fleet import FleetRecord
 from everstep.core.errors import Unreachable
 from everstep.core.health import Evidence, Gpu, NodeReport
 from everstep.core.machine_state import Operation, OperationState
+from everstep.core.occurrences import Occurrence
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Remediation, Spec, Status
 from everstep.core.scheduler_state import JobProgress, SchedulerLook
@@ -79,6 +80,11 @@ class Cluster(Protocol):
     async def set_condition(self, node: str, uid: str, condition: NodeCondition) -> None:
         """Writes one condition of a node's status; the others stay as they are. Conflict when the node's uid is
         another one by now."""
+        ...
+
+    async def tell_history(self, node: str, inherited: Sequence[Occurrence]) -> None:
+        """Writes into the node's NodeHealth what its GPUs had in other nodes, and nothing else of it. NotFound when
+        there is none."""
         ...
 
     async def event(self, kind: str, name: str, reason: str, message: str, namespace: str = "") -> None:

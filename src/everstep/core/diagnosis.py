@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from everstep.core.correlation.casebook import Case, Casebook, code_of, settled, with_sighting
 from everstep.core.correlation.groups import ENDED_BY
-from everstep.core.correlation.history import Occurrence, joined
+from everstep.core.correlation.history import joined
 from everstep.core.correlation.proof import Answer, Mark, is_shown, with_proof, without_states
 from everstep.core.correlation.sighting import Job, Sighting, placed_sighting
 from everstep.core.correlation.verdicts import accusing, faults
@@ -19,6 +19,7 @@ from everstep.core.fault_catalog import Catalog
 from everstep.core.faults import judge
 from everstep.core.gpu_inventory import merged, unwell
 from everstep.core.health import Evidence, Fault, Gpu, Part, Severity, Verdict, accuses
+from everstep.core.occurrences import Occurrence
 
 GPUS = "GPUs"  # the source that is the inventory; nothing is proof while it cannot be asked
 UNREAD = "it has not been asked yet"

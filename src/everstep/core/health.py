@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from everstep.core.occurrences import Occurrence
+
 
 class FaultClass(StrEnum):
     """Who is to blame; decides what may be done about it."""
@@ -134,6 +136,8 @@ class NodeReport:
 
     Attributes:
         heartbeat: Unix seconds of the last Lease renewal; None when there is no Lease.
+        history: what the node's devices had in the last seven days.
+        inherited: what the controller has told it of its GPUs from other nodes.
     """
 
     node: str
@@ -143,3 +147,5 @@ class NodeReport:
     gpus: tuple[Gpu, ...] = field(default=())
     reason: str = ""
     heartbeat: float | None = None
+    history: tuple[Occurrence, ...] = field(default=())
+    inherited: tuple[Occurrence, ...] = field(default=())

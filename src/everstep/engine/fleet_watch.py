@@ -7,7 +7,7 @@ What it finds holds nothing up and sets nothing going by itself; :mod:`everstep.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -15,6 +15,8 @@ import structlog
 from everstep.core.correlation.fleet import Blame, FleetRecord
 from everstep.core.errors import EverstepError
 from everstep.core.fleet_incidents import FleetView, fleet_incidents, forgotten, recorded
+from everstep.core.inheritance import inheritances
+from everstep.core.occurrences import Occurrence
 from everstep.engine.observe import within
 from everstep.engine.sight import Sight
 from everstep.engine.world import World
@@ -24,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_EVERY = 5.0
 EVENTS_A_LOOK = 50  # of a mount that a thousand nodes lose, the record tells at once; Events on the nodes follow
+WRITES_A_LOOK = 25
 NOTICE_SECONDS = 30.0
 
 
@@ -73,9 +76,16 @@ class FleetWatch:
         changed = {record.name: record for record in recorded(now, found, records, sure=sure)}
         for record in {**{each.name: each for each in records}, **changed}.values():
             await self._keep(record, record.name in changed)
+        await self._pass_on(inheritances(now, reports))
         for name in forgotten(now, records):
             if self._may_act():
                 await within(world.fleet_incidents.delete(name))
+
+    async def _pass_on(self, histories: Mapping[str, Sequence[Occurrence]]) -> None:
+        for node, inherited in list(histories.items())[:WRITES_A_LOOK]:
+            if self._may_act():
+                log.info("a GPU has a past in another node", node=node, episodes=len(inherited))
+                await within(self._world.cluster.tell_history(node, inherited))
 
     async def _ask_slurm(self) -> None:
         try:

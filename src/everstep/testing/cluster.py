@@ -16,6 +16,7 @@ from everstep.core.cluster_state import (
 )
 from everstep.core.errors import Conflict, NotFound, Unreachable
 from everstep.core.health import NodeReport
+from everstep.core.occurrences import Occurrence
 from everstep.testing.fleet import Fleet, FleetNode
 
 
@@ -108,6 +109,9 @@ class FakeCluster:
             raise Conflict(f"node {node} is another one by now")
         self.conditions_written += 1
         found.conditions[condition.type] = condition
+
+    async def tell_history(self, node: str, inherited: Sequence[Occurrence]) -> None:
+        self._node(node).inherited = tuple(inherited)
 
     async def event(self, kind: str, name: str, reason: str, message: str, namespace: str = "") -> None:
         self._ask()

@@ -25,6 +25,7 @@ from everstep.core.cluster_state import (
 )
 from everstep.core.errors import Conflict, NotFound
 from everstep.core.health import Fault, FaultClass, FirstAction, NodeReport, Severity, Verdict
+from everstep.core.occurrences import Occurrence
 from everstep.core.remediation_status import JobRecord, Remediation, Spec, Stage, Status, Step, StepName
 from everstep.ports import Cluster, LeaderLease, Remediations
 
@@ -257,6 +258,25 @@ class KubernetesContract:
                 await world.cluster.set_condition(name, "another-uid", first)
             with pytest.raises(NotFound):
                 await world.cluster.set_condition(world.prefix + "nobody", uid, first)
+
+        self.check(test)
+
+    def test_a_node_is_told_the_history_of_its_gpus(self) -> None:
+        async def test(world: KubernetesWorld) -> None:
+            name = await in_service(world)
+            await world.report(NodeReport(name, Verdict.FAULTY, "boot-1", faults=(a_fault(),), reason="a GPU is gone"))
+            past = (Occurrence("serial-1", "xid:48", 1_796_000_000.25, "boot-0", ("ada",)),)
+            for inherited in (past, past, ()):
+                await world.cluster.tell_history(name, inherited)
+
+                async def told(inherited: tuple[Occurrence, ...] = inherited) -> bool:
+                    found = (await world.cluster.reports()).get(name)
+                    return found is not None and found.inherited == inherited
+
+                await eventually(world, told, f"{len(inherited)} episodes")
+            assert (await world.cluster.reports())[name].faults == (a_fault(),), "the rest is the agent's"
+            with pytest.raises(NotFound):
+                await world.cluster.tell_history(world.prefix + "nobody", past)
 
         self.check(test)
 

@@ -21,6 +21,7 @@ from everstep.core.cluster_state import (
 )
 from everstep.core.health import Fault, FaultClass, FirstAction, Gpu, NodeReport, Severity, Verdict
 from everstep.core.machine_state import Operation, OperationState
+from everstep.core.occurrences import Occurrence
 from everstep.testing.slurm_model import SlurmModel
 from everstep.testing.virtual_clock import VirtualClock
 
@@ -53,6 +54,8 @@ class FleetNode:
     worker_planned: bool = False
     retired: int = 0
     conditions: dict[str, NodeCondition] = field(default_factory=dict)
+    history: tuple[Occurrence, ...] = ()
+    inherited: tuple[Occurrence, ...] = ()
 
 
 @dataclass(slots=True)
@@ -161,6 +164,8 @@ class Fleet:
             faults=node.faults,
             gpus=tuple(Gpu(i, f"uuid-{node.boot}-{i}", f"serial-{node.boot}-{i}", f"{i}") for i in range(node.gpus)),
             heartbeat=self._heartbeat(node),
+            history=node.history,
+            inherited=node.inherited,
         )
 
     def evict(self, uid: str) -> None:

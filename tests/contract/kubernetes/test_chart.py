@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -214,23 +215,61 @@ def test_the_controller_speaks_to_gateways_with_a_token_for_them_alone(helm: Pat
     assert volume["projected"]["sources"][0]["serviceAccountToken"]["audience"] == "slurm-gateway.everstep.io"
 
 
-def test_the_controller_may_show_a_verdict_and_may_not_give_one(api: ApiServer) -> None:
-    roles = [each for each in rendered(api.binaries) if each["metadata"]["name"] == "everstep-controller"]
-    wanted = [each for each in roles if each["kind"].startswith("ClusterRole")]
-    api.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": wanted}))
-    user = "system:serviceaccount:everstep-system:everstep-controller"
+CONTROLLER = "system:serviceaccount:everstep-system:everstep-controller"
+EPISODE = {"device": "1650001", "code": "xid:48", "at": "2026-11-29T20:00:00Z"}
+HEALTH = {
+    "apiVersion": "everstep.io/v1alpha1", "kind": "NodeHealth", "metadata": {"name": "with-a-past"},
+    "status": {"verdict": "Faulty", "reason": "a GPU is gone", "gpus": [{"index": 0, "uuid": "GPU-a"}]},
+}  # fmt: skip
 
+
+@pytest.fixture(scope="module")
+def governed(api: ApiServer) -> ApiServer:
+    """The API server with the controller's rights, and the policy on what it may write of a NodeHealth."""
+    documents = [each for each in rendered(api.binaries) if each["metadata"]["name"].startswith("everstep-controller")]
+    rules = [each for each in documents if each["kind"].startswith(("ClusterRole", "ValidatingAdmission"))]
+    api.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": rules}))
+    api.kubectl("apply", "-f", "-", text=json.dumps(HEALTH))
+    give_up = time.monotonic() + 20.0
+    while "Forbidden" not in patched(api, {"verdict": "Healthy"}):
+        assert time.monotonic() < give_up, "the policy never came into force"
+        time.sleep(0.1)
+        api.kubectl("apply", "-f", "-", text=json.dumps(HEALTH))
+    return api
+
+
+def patched(api: ApiServer, status: dict[str, Any]) -> str:
+    """The refusal of what the controller tries to write, "" when it was taken."""
+    try:
+        patch = json.dumps({"status": status})
+        api.kubectl("patch", "nodehealth", "with-a-past", f"--as={CONTROLLER}", "--type=merge", "-p", patch)
+    except AssertionError as refused:
+        return str(refused)
+    return ""
+
+
+def test_the_controller_may_tell_a_node_its_history_and_nothing_else(governed: ApiServer) -> None:
+    assert not patched(governed, {"inherited": [EPISODE]})
+    assert not patched(governed, {"inherited": []})
+    for said in ({"verdict": "Healthy"}, {"reason": "all is well"}, {"gpus": []}, {"gpus": None}, {"bootID": "b"}):
+        assert "nothing but status.inherited" in patched(governed, said), said
+        assert "nothing but status.inherited" in patched(governed, {**said, "inherited": [EPISODE]}), said
+    kept = json.loads(governed.kubectl("get", "nodehealth", "with-a-past", "-o", "json"))["status"]
+    assert {key: kept[key] for key in HEALTH["status"]} == {**HEALTH["status"], "gpus": kept["gpus"]}
+
+
+def test_the_controller_may_show_a_verdict_and_may_not_give_one(governed: ApiServer) -> None:
     def may(verb: str, resource: str, group: str = "") -> bool:
         name, _, part = resource.partition("/")
         what = {"verb": verb, "resource": name, "subresource": part, "group": group}
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
-        asked = json.dumps({**review, "spec": {"user": user, "resourceAttributes": what}})
-        return bool(json.loads(api.kubectl("create", "-o", "json", "-f", "-", text=asked))["status"]["allowed"])
+        asked = json.dumps({**review, "spec": {"user": CONTROLLER, "resourceAttributes": what}})
+        return bool(json.loads(governed.kubectl("create", "-o", "json", "-f", "-", text=asked))["status"]["allowed"])
 
     assert may("patch", "nodes/status")
     assert not may("update", "nodes/status")
     assert not may("delete", "nodes")
-    for verb in ("create", "update", "patch", "delete"):
+    for verb in ("create", "update", "delete"):
         assert not may(verb, "nodehealths", "everstep.io"), "only a node's own agent speaks for it"
 
 

@@ -17,12 +17,12 @@ from everstep.apps.agent.publisher import Publisher
 from everstep.apps.agent.questions import about_gpus
 from everstep.apps.agent.state import State
 from everstep.apps.agent.supervision import StateTask
-from everstep.core.correlation.history import Occurrence
 from everstep.core.diagnosis import GPUS as INVENTORY
 from everstep.core.diagnosis import Diagnosis, resumed
 from everstep.core.errors import Unreachable
 from everstep.core.health import Gpu
 from everstep.core.kernel_lines.stream import RecordStream
+from everstep.core.occurrences import Occurrence
 
 CATALOG = shipped_catalog()
 GPUS = (Gpu(0, "GPU-a", "s0", "0000:01:00"), Gpu(1, "GPU-b", "s1", "0000:02:00"))

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS, Casebook, settled, with_sighting
-from everstep.core.correlation.history import MAX_OCCURRENCES, Occurrence, joined
+from everstep.core.correlation.history import MAX_OCCURRENCES, joined
 from everstep.core.correlation.proof import QUIET, Answer, with_proof
 from everstep.core.correlation.sighting import Job, Sighting, placed_sighting
 from everstep.core.correlation.verdicts import accusing, faults
 from everstep.core.health import Fault, Gpu, accuses
 from everstep.core.kernel_lines.parser import parse_line
+from everstep.core.occurrences import Occurrence
 
 CATALOG = shipped_catalog()
 GPUS = tuple(Gpu(index, f"GPU-{index}", f"s{index}", f"0000:{index + 1:02x}:00") for index in range(8))

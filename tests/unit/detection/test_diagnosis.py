@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS
-from everstep.core.correlation.history import MAX_OCCURRENCES, Occurrence
+from everstep.core.correlation.history import MAX_OCCURRENCES
 from everstep.core.correlation.sighting import Job
 from everstep.core.diagnosis import (
     GPUS as INVENTORY,
@@ -37,6 +37,7 @@ from everstep.core.diagnosis import (
 from everstep.core.gpu_inventory import merged, normal_pci
 from everstep.core.health import Evidence, FaultClass, Gpu, Verdict, accuses
 from everstep.core.kernel_lines.parser import parse_line
+from everstep.core.occurrences import Occurrence
 
 CATALOG = shipped_catalog()
 GPUS = (Gpu(0, "GPU-a", "s0", "0000:01:00"), Gpu(1, "GPU-b", "s1", "0000:02:00"))

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.adapters.kube.own_node import OwnNode
 from everstep.adapters.kube.verbs import Verbs
-from everstep.core.correlation.history import Occurrence
 from everstep.core.correlation.sighting import Job
 from everstep.core.diagnosis import Diagnosis, Told, resumed, with_lines, with_reading
 from everstep.core.health import Evidence, Gpu
 from everstep.core.kernel_lines.parser import parse_line
+from everstep.core.occurrences import Occurrence
 
 CATALOG = shipped_catalog()
 GPUS = (Gpu(0, "GPU-a", "s0", "0000:01:00"), Gpu(1, "GPU-b", "s1", "0000:02:00", lost=True))

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from everstep.adapters.kube.caches import HEARTBEAT_NAMESPACE, NODES, Caches
+from everstep.adapters.kube.caches import HEALTHS, HEARTBEAT_NAMESPACE, NODES, Caches
 from everstep.adapters.kube.events import About, Named, Recorder
-from everstep.adapters.kube.mirror import moment
+from everstep.adapters.kube.mirror import moment, to_api
 from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.kube.wire import ObjectMeta
+from everstep.api import cases
 from everstep.core.cluster_state import (
     CLAIM_ANNOTATION,
     OUT_OF_SERVICE_LABEL,
@@ -26,6 +27,7 @@ from everstep.core.cluster_state import (
 )
 from everstep.core.errors import Conflict, InvalidInput, NotFound, Unreadable
 from everstep.core.health import NodeReport, Verdict
+from everstep.core.occurrences import Occurrence
 
 # Of the steps of a heal, the detection alone; of a node's verdict, everything that is not healthy.
 WARNINGS = frozenset({"Detected", "EverstepFaulty", "EverstepUnknown", "SlurmDrained", "FleetIncident"})
@@ -184,6 +186,10 @@ class KubeCluster:
             if "metadata.uid" in str(why):  # of a patch, the API server calls it an immutable field, not a conflict
                 raise Conflict(f"node {node} is another one by now") from why
             raise
+
+    async def tell_history(self, node: str, inherited: Sequence[Occurrence]) -> None:
+        body = {"status": {"inherited": [to_api(item, cases.Occurrence) for item in inherited]}}
+        await self._verbs.merge(f"{HEALTHS}/{node}", body)  # a merge makes no object that is not there
 
     async def event(self, kind: str, name: str, reason: str, message: str, namespace: str = "") -> None:
         about = About(kind, name, namespace, self._known_uid(kind, name))

@@ -13,10 +13,10 @@ from everstep.adapters.kube.verbs import Verbs
 from everstep.adapters.kube.wire import ObjectMeta
 from everstep.api import cases, meta, node_health
 from everstep.core.correlation.casebook import Case, Casebook
-from everstep.core.correlation.history import Occurrence
 from everstep.core.diagnosis import Diagnosis
 from everstep.core.errors import NotFound, Unreachable, Unreadable
 from everstep.core.health import Fault, Gpu, Verdict
+from everstep.core.occurrences import Occurrence
 
 MANAGER = "everstep-agent"
 LEASE_SECONDS = 40  # four missed renewals, as the kubelet's own node Lease

@@ -12,9 +12,9 @@ from typing import Protocol
 from everstep.adapters.kube.own_node import Said
 from everstep.apps.agent.backoff import Backoff
 from everstep.apps.agent.state import State
-from everstep.core.correlation.history import Occurrence
 from everstep.core.diagnosis import Diagnosis
 from everstep.core.errors import EverstepError
+from everstep.core.occurrences import Occurrence
 
 HEARTBEAT = 10.0  # seconds; a node whose Lease is 40 s old is Unknown
 COUNTS_EVERY = 5.0  # seconds between writes that only raise a count

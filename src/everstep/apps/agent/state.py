@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from everstep.core.correlation.history import Occurrence
 from everstep.core.diagnosis import Diagnosis, judged, with_history
 from everstep.core.fault_catalog import Catalog
 from everstep.core.health import accuses
+from everstep.core.occurrences import Occurrence
 
 TICK = 1.0  # seconds between looks whether something has waited long enough
 _JUDGE_EVERY = 60.0  # seconds; windows slide and quiet cases are forgotten, neither of them by an event

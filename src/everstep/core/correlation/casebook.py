@@ -18,9 +18,10 @@ from everstep.core.correlation.groups import (
     rank,
     shared_group,
 )
-from everstep.core.correlation.history import Occurrence, kept, with_occurrence
+from everstep.core.correlation.history import kept, with_occurrence
 from everstep.core.correlation.sighting import Job, Sighting
 from everstep.core.health import Evidence, Part
+from everstep.core.occurrences import Occurrence
 
 MAX_CASES = 64  # a bound on what is stored; a node with more open cases than that is not helped by another one
 MAX_MEMBERS = 16  # lines, devices and jobs that a case remembers of all that it merged

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from everstep.core.fault_catalog import LONGEST_WINDOW, Repeat
+from everstep.core.occurrences import Occurrence
 
 MAX_OCCURRENCES = 512  # a bound on what is stored; episodes are minutes apart, so a week of one bad part fits
 MAX_LINEAGES = 8  # jobs remembered of one episode; two already tell what there is to tell
 UNRELATED_WINDOW = 86400.0  # seconds within which two unrelated jobs on one GPU accuse it
 _SAME = 60.0  # seconds: what is closer together than this is one episode
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """One episode of one code on one device.
-
-    Attributes:
-        device: serial of the GPU where it is known.
-        code: ``kind:code``.
-        lineages: of the jobs that used the device then.
-    """
-
-    device: str
-    code: str
-    at: float
-    boot_id: str = ""
-    lineages: tuple[str, ...] = ()
 
 
 def with_occurrence(history: tuple[Occurrence, ...], new: Occurrence) -> tuple[Occurrence, ...]:
