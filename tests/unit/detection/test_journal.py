@@ -196,6 +196,12 @@ def test_closing_ends_the_child(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_journalctl_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_CATCH_UP", 0.1)
+    with pytest.raises(Unreachable, match="did not come to its end"):
+        asyncio.run(fake(tmp_path, "exec sleep 60").open())
+
+
 def test_there_is_no_journalctl(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="cannot run"):
         asyncio.run(Journal("b", command=str(tmp_path / "missing")).open())

@@ -176,10 +176,10 @@ ADDRESS = "0000:c3:00.0"
 CARD = f"sys/devices/pci0000:c0/{ADDRESS}"
 
 
-def set_card(tree: Tree, **counts: int) -> None:
+def set_card(tree: Tree, corrected: int = 0, **counts: int) -> None:
     tree.put(f"{CARD}/vendor", "0x1002")
     for block, errors in counts.items():
-        tree.put(f"{CARD}/ras/{block}_err_count", f"ue: {errors}\nce: 3")
+        tree.put(f"{CARD}/ras/{block}_err_count", f"ue: {errors}\nce: {corrected}")
     if not (tree.root / "sys/class/drm").exists():
         tree.link("sys/class/drm/card1/device", CARD)
 
@@ -198,15 +198,23 @@ class TestAmd:
         assert shown(gpus.look()) == [("ras_count", ADDRESS), ("ras_count_rose", ADDRESS)]
         assert shown(AmdGpus(tree.root, known=["c3:00.0"], clock=time).look())[0] == ("ras_count_rose", ADDRESS)
 
-    def test_a_block_with_errors_is_read_seldom_because_the_driver_prints_them_each_time(
+    def test_a_block_with_errors_is_left_alone_because_the_driver_prints_them_at_every_read(
         self, tree: Tree, time: Time
     ) -> None:
         set_card(tree, umc=2, xgmi_wafl=0)
         gpus = AmdGpus(tree.root, clock=time)
         gpus.look()
+        tree.put(f"{CARD}/ras/umc_err_count", "whoever reads this fails")
+        time.now += 86400
+        assert shown(gpus.look()) == [("ras_count", ADDRESS)]
+
+    def test_a_block_with_corrected_errors_is_read_seldom(self, tree: Tree, time: Time) -> None:
+        set_card(tree, corrected=9, umc=0, xgmi_wafl=0)
+        gpus = AmdGpus(tree.root, clock=time)
+        gpus.look()
         set_card(tree, umc=3)
         time.now += 599
-        assert shown(gpus.look()) == [("ras_count", ADDRESS)]
+        assert shown(gpus.look()) == []
         time.now += 1
         assert shown(gpus.look()) == [("ras_count_rose", ADDRESS)]
 

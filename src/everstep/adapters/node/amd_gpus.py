@@ -1,8 +1,9 @@
 """Error counts of AMD GPUs, by sysfs of the amdgpu driver.
 
-Read of each GPU: ``ras/*_err_count`` and, only where there is no count for its links among them, ``xgmi_error``. Every
-read of a count that is not zero makes the driver print it to the kernel log once more, so a block that has counted
-errors is read again only after ten minutes. ``xgmi_error`` is cleared by being read, so what it said stays said.
+Read of each GPU: ``ras/*_err_count`` and, only where there is no count for its links among them, ``xgmi_error``. Many
+versions of the driver print a count that is not zero to the kernel log at every read of it, where it looks like another
+error. So a block that has counted uncorrectable errors is not read again: of new ones the log tells anyway. One with
+corrected errors is read every ten minutes. ``xgmi_error`` is cleared by being read, so what it said stays said.
 """
 
 from __future__ import annotations
@@ -28,11 +29,21 @@ _LINKS = "xgmi_wafl"
 
 @dataclass(slots=True)
 class _Block:
-    """What was read of one block of one GPU: uncorrectable errors at the first look, the last value, and when."""
+    """What was read of one block of one GPU.
 
-    first: int
-    last: int
+    Attributes:
+        uncorrectable, corrected: errors since the driver was loaded, as of the last read.
+        at: when that was.
+        rose: whether there were no uncorrectable ones at the first look.
+    """
+
+    uncorrectable: int
+    corrected: int
     at: float
+    rose: bool
+
+    def is_due(self, now: float) -> bool:
+        return not self.uncorrectable and (not self.corrected or now - self.at >= _AGAIN_AFTER)
 
 
 class AmdGpus:
@@ -80,19 +91,18 @@ class AmdGpus:
     def _counted(self, folder: Path, address: str, block: str) -> Sequence[Evidence]:
         now = self._clock()
         seen = self._blocks.get((address, block))
-        if seen is None or seen.last == 0 or now - seen.at >= _AGAIN_AFTER:
+        if seen is None or seen.is_due(now):
             counts = parse_error_counts(read_word(folder / "ras" / f"{block}{_SUFFIX}") or "")
             if counts is None:
                 raise Unreachable(f"ras/{block}{_SUFFIX} of {address} makes no sense")
-            first = counts["ue"] if seen is None or counts["ue"] < seen.first else seen.first
-            seen = self._blocks[address, block] = _Block(first, counts["ue"], now)
-        if not seen.last or not believable(seen.last):
+            errors = counts["ue"]
+            seen = _Block(errors, counts.get("ce", 0), now, rose=seen is not None and errors > 0)
+            self._blocks[address, block] = seen
+        if not seen.uncorrectable or not believable(seen.uncorrectable):
             return ()
-        rose = seen.last > seen.first
-        code = "ras_count_rose" if rose or normal_pci(address) in self._known else "ras_count"
-        text = f"{seen.last} uncorrectable hardware errors in block {block} of {address} since the driver was loaded"
-        if rose:
-            text += f", {seen.last - seen.first} of them since the agent began"
+        code = "ras_count_rose" if seen.rose or normal_pci(address) in self._known else "ras_count"
+        since = "the agent began" if seen.rose else "the driver was loaded"
+        text = f"{seen.uncorrectable} uncorrectable hardware errors in block {block} of {address} since {since}"
         return [Evidence("amd", code, pci=address, subject=block, line=text)]
 
     def _links(self, folder: Path, address: str) -> Sequence[Evidence]:

@@ -28,6 +28,7 @@ _FIELDS = (
     "_TRANSPORT",
 )  # fmt: skip
 _HELD = 16 << 20  # bytes of records; what the first reading has beyond that is lost, as in the kernel's own ring
+_CATCH_UP = 120.0  # seconds; the kernel's entries are found by an index, so gigabytes of others do not matter
 _NAME = "journal"
 # SD_MESSAGE_JOURNAL_MISSED of sd-messages.h: journald was too slow for the kernel's ring.
 _MISSED_ID = "e9bf28e6e834481bb6f48f548ad13606"
@@ -126,8 +127,13 @@ class JournalLog:
 
     async def catch_up(self) -> None:
         """Reads to the end of what is there, then begins to follow."""
-        await self._finished(self._take, self._journal.arguments())
-        if not self._cursor and not await self._sees_the_system():
+        try:
+            async with asyncio.timeout(_CATCH_UP):
+                await self._finished(self._take, self._journal.arguments())
+                seen = bool(self._cursor) or await self._sees_the_system()
+        except TimeoutError:
+            raise Unreachable(f"{self._journal.command} did not come to its end within {_CATCH_UP:.0f} s") from None
+        if not seen:
             raise Unreachable(f"{self._journal.command} shows no entry of the system: it may not read the journal")
         after = [f"--after-cursor={self._cursor}"] if self._cursor else []
         command = self._journal.arguments("--follow", "--no-tail", *after)
