@@ -152,7 +152,15 @@ def test_a_drain_of_somebody_else_outlives_the_pod(slurm: Slurm) -> None:
     slurm.create()
     assert "DRAIN" in slurm.node(slurm.nodes[0])
     assert "Reason=broken fan" in slurm.node(slurm.nodes[0])
+
+    def shown() -> dict[str, str]:
+        conditions = slurm.lab.get("node", slurm.nodes[0])["status"]["conditions"]
+        return next((each for each in conditions if each["type"] == "EverstepSlurmDrained"), {})
+
+    until("the drain shows on the Kubernetes node", 15, lambda: shown().get("status") == "True")
+    assert "by somebody else: broken fan" in shown()["message"]
     slurm.kubectl(*update, "state=resume")
+    until("the end of the drain shows, too", 15, lambda: shown()["status"] == "False")
 
 
 def test_a_changed_setting_reaches_the_nodes_and_jobs_run_on(slurm: Slurm) -> None:
