@@ -19,7 +19,7 @@ from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.adapters.gpu.kmsg import KernelLogFile
 from everstep.apps.check import questions as questioning
 from everstep.apps.check.__main__ import main
-from everstep.apps.check.asking import ask
+from everstep.apps.check.asking import Question, ask
 from everstep.apps.check.performing import Report
 from everstep.apps.check.questions import Rules, Sources, questions
 from everstep.apps.cli import app
@@ -285,6 +285,41 @@ ask({"disk": Question(hangs)}, 60.0)
     while Path(f"/proc/{child}").exists() and "\nState:\tZ" not in Path(f"/proc/{child}/status").read_text():
         assert time.monotonic() < give_up, "the process that asks lives on"
         time.sleep(0.01)
+
+
+class Both:
+    """An inventory that is a source of states too, as NVML is: it lives in one event loop, and is closed once."""
+
+    name, period = "NVML", 1.0
+
+    def __init__(self, note: Path) -> None:
+        self._note = note
+
+    async def gpus(self) -> Sequence[Gpu]:
+        await self._says("asked")
+        return await Driver().gpus()
+
+    async def read(self) -> Sequence[Evidence]:
+        await self._says("asked")
+        return []
+
+    async def close(self) -> None:
+        await self._says("closed")
+
+    async def _says(self, what: str) -> None:
+        with self._note.open("a") as note:
+            note.write(f"{what} {id(asyncio.get_running_loop())}\n")
+
+
+def test_what_is_asked_twice_is_asked_in_one_event_loop(tmp_path: Path) -> None:
+    both = Both(tmp_path / "note")
+    parts = Sources(KernelLogFile(log_of(tmp_path, "hello")), both, (both,))
+    asked = dict(questions(parts, Rules(CATALOG, patience=2.0)))
+    late = Question(lambda: asyncio.sleep(0.5, Answer("late")))  # so that nobody is killed before it has closed
+    assert [answer.problem for answer in ask({**asked, "late": late}, 5.0)] == [None] * 4
+    lines = [line.split() for line in (tmp_path / "note").read_text().splitlines()]
+    assert [what for what, _ in lines] == ["asked", "asked", "closed"]
+    assert len({loop for _, loop in lines}) == 1
 
 
 def test_one_reading_alone_accuses_nobody(tmp_path: Path) -> None:

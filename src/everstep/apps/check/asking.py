@@ -1,8 +1,8 @@
 """Asking things that may hang, with one deadline for all of them.
 
-The questions run in a child process, each in a thread of its own with its own event loop. A call that never comes back,
-be it in a driver or in a dead file server, holds up only its own answer; at the deadline the child is killed, and not
-waited for: a process that the kernel holds does not die before the kernel lets it.
+The questions run in a child process, those to one owner in a thread with an event loop of its own. A call that never
+comes back, be it in a driver or in a dead file server, holds up nothing but answers of that owner; at the deadline the
+child is killed, and not waited for: a process that the kernel holds does not die before the kernel lets it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,16 @@ from everstep.core.node_check import Answer
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """How one source is asked, and how it is let go of after its answer."""
+    """How one source is asked.
+
+    Attributes:
+        close: lets go of what was asked, after the answers.
+        owner: whom the question is put to; questions to one owner share a thread and its event loop. None: nobody else.
+    """
 
     ask: Callable[[], Awaitable[Answer]]
     close: Callable[[], Awaitable[None]] | None = None
+    owner: object = None
 
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -92,10 +98,10 @@ def _in_child(questions: Mapping[str, Question], writer: int, parent: int) -> No
         _die_with(parent)
         pipe = os.fdopen(writer, "wb")
         lock = threading.Lock()
-        threads = [
-            threading.Thread(target=_answer, args=(name, question, pipe, lock), daemon=True)
-            for name, question in questions.items()
-        ]
+        owners: dict[object, dict[str, Question]] = {}
+        for name, question in questions.items():
+            owners.setdefault(id(question.owner) if question.owner is not None else name, {})[name] = question
+        threads = [threading.Thread(target=_answer, args=(asked, pipe, lock), daemon=True) for asked in owners.values()]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -111,8 +117,15 @@ def _die_with(parent: int) -> None:
         os._exit(0)
 
 
-def _answer(name: str, question: Question, pipe: BinaryIO, lock: threading.Lock) -> None:
-    asyncio.run(_answered(name, question, pipe, lock))
+def _answer(asked: Mapping[str, Question], pipe: BinaryIO, lock: threading.Lock) -> None:
+    asyncio.run(_all(asked, pipe, lock))
+
+
+async def _all(asked: Mapping[str, Question], pipe: BinaryIO, lock: threading.Lock) -> None:
+    await asyncio.gather(*(_answered(name, question, pipe, lock) for name, question in asked.items()))
+    for close in dict.fromkeys(question.close for question in asked.values()):
+        if close is not None:
+            await close()
 
 
 async def _answered(name: str, question: Question, pipe: BinaryIO, lock: threading.Lock) -> None:
@@ -127,5 +140,3 @@ async def _answered(name: str, question: Question, pipe: BinaryIO, lock: threadi
     with lock, contextlib.suppress(BrokenPipeError):
         pipe.write(msgspec.json.encode(answer) + b"\n")
         pipe.flush()
-    if question.close is not None:
-        await question.close()

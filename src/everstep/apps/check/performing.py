@@ -110,8 +110,7 @@ def local_sources(request: Request) -> Sources:
     Raises:
         InvalidInput: the settings name a source, or a way to read one, that there is not.
     """
-    gpus, _ = request.gpus.sources()  # each question runs in a thread of its own, and so needs its own
-    _, states = request.gpus.sources(at_once=True)
+    gpus, states = request.gpus.sources(at_once=True)
     return Sources(_Lines(request), gpus, (*states, *state_sources(request.node, at_once=True)))
 
 

@@ -72,12 +72,12 @@ class Inventory:
     name, period = GPUS, 0.0
 
     def __init__(self, reader: GpuReader, board: Board) -> None:
-        self._reader = reader
+        self.owner = reader  # it may be a source of states too, and belongs to one event loop then
         self._board = board
         self.close = getattr(reader, "close", None)
 
     async def read(self) -> Sequence[Evidence]:
-        self._board.gpus = tuple(await self._reader.gpus())
+        self._board.gpus = tuple(await self.owner.gpus())
         return unwell(self._board.gpus)
 
 
@@ -122,7 +122,8 @@ def _state(source: StateSource, catalog: Catalog, board: Board) -> Question:
             board.post(source.name, passed=passed)
         return answer
 
-    return Question(question, getattr(source, "close", None))
+    owner = source.owner if isinstance(source, Inventory) else source
+    return Question(question, getattr(source, "close", None), owner)
 
 
 async def _confirmed(source: StateSource, catalog: Catalog, board: Board) -> Answer:
