@@ -24,7 +24,7 @@ from everstep.core.occurrences import Occurrence
 GPUS = "GPUs"  # the source that is the inventory; nothing is proof while it cannot be asked
 UNREAD = "it has not been asked yet"
 # What the driver shows of a GPU that a line explains is no second fault.
-_EXPLAINED = frozenset(("host:gpu_lost", "host:gpu_recovery", "host:gpu_query_hang"))
+_EXPLAINED = frozenset(("host:gpu_lost", "host:gpu_missing", "host:gpu_recovery"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,5 +300,6 @@ def _explained(diagnosis: Diagnosis, seen: Sighting) -> bool:
     """Whether a fault of this boot already accuses the GPU."""
     if code_of(seen.evidence) not in _EXPLAINED or seen.gpu_serial is None:
         return False
-    mine = (fault for fault in diagnosis.faults if fault.boot_id == diagnosis.boot_id)
-    return any(accuses(fault) and fault.gpu_serial == seen.gpu_serial for fault in mine)
+    accusers = {fault.key for fault in diagnosis.faults if accuses(fault)}
+    mine = (case for case in diagnosis.book.cases if case.boot_id == diagnosis.boot_id)
+    return any(case.key in accusers and seen.device in case.devices for case in mine)

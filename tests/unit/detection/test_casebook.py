@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS, Casebook, settled, with_sighting
-from everstep.core.correlation.history import MAX_OCCURRENCES, joined
+from everstep.core.correlation.history import MAX_OCCURRENCES, MAX_OF_ONE, joined
 from everstep.core.correlation.proof import QUIET, Answer, with_proof
 from everstep.core.correlation.sighting import Job, Sighting, placed_sighting
 from everstep.core.correlation.verdicts import accusing, faults
@@ -274,6 +274,12 @@ def test_histories_of_two_nodes_become_one_and_old_ones_go() -> None:
     one, two = Occurrence("s0", "xid:79", 100.0, "a", ("x",)), Occurrence("s0", "xid:79", 500.0, "b")
     assert joined([(two,), (one,), (replace(one, lineages=("y",)),)], 600.0) == (replace(one, lineages=("x", "y")), two)
     assert joined([(one, two)], 400.0 + 7 * DAY) == (two,)
+
+
+def test_a_code_that_keeps_coming_leaves_room_for_the_history_of_others() -> None:
+    book = after(xid(79, 100.0, gpu=1), *[xid(31, 200.0 + n * 120, TRAIN) for n in range(600)])
+    assert sum(item.code == "xid:31" for item in book.history) == MAX_OF_ONE
+    assert [item.device for item in book.history if item.code == "xid:79"] == ["s1"]
 
 
 # ---- the end of a case

@@ -239,6 +239,13 @@ def test_a_gpu_that_a_line_explains_is_not_reported_twice() -> None:
     assert [fault.key for fault in found.faults] == ["xid:79@s1"]
 
 
+def test_a_gpu_that_two_sources_miss_is_missed_once() -> None:
+    missing = [Evidence("host", "gpu_missing", pci=gpu.pci, line="not listed") for gpu in GPUS]
+    gone = tuple(replace(gpu, lost=True) for gpu in GPUS)
+    lost = read(read(FRESH, *gone), *gone)
+    assert [fault.code for fault in shows(shows(lost, *missing), *missing).faults] == ["gpu_lost"]
+
+
 def test_a_gpu_that_is_still_lost_after_the_reboot_is_a_fault_of_this_boot() -> None:
     after = resumed(says(FRESH, 7, xid(79), now=100.0), "boot-2")
     found = read(read(after, *LOST), *LOST)

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.apps.agent import kernel_log
 from everstep.apps.agent.publisher import BURST, RATE, Heartbeat
 from everstep.apps.agent.state import State
-from everstep.core.correlation.casebook import MAX_CASES
+from everstep.core import diagnosis
+from everstep.core.correlation.casebook import MAX_CASES, Case, Casebook
+from everstep.core.correlation.sighting import Sighting
 from everstep.core.diagnosis import Diagnosis
 from everstep.core.health import Verdict
 from everstep.core.kernel_lines import stream
@@ -116,6 +119,27 @@ def test_a_poison_line_is_counted_told_and_passed_over(kmsg: Path, monkeypatch: 
             append(kmsg, xid_record(1, 95).replace("text", "poison") * 3 + xid_record(4, 79))
             await until(lambda: bool(api.writes) and api.writes[-1].verdict is Verdict.FAULTY)
             assert (api.writes[-1].skipped_records, api.writes[-1].broken) == (3, ())
+
+    play(scenario)
+
+
+def test_a_line_that_cannot_be_judged_stops_no_other(kmsg: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = diagnosis.with_sighting
+
+    def with_sighting(book: Casebook, seen: Sighting, accuses: Callable[[Case], bool]) -> Casebook:
+        if seen.evidence.code == "95":
+            raise ZeroDivisionError
+        return sound(book, seen, accuses)
+
+    monkeypatch.setattr(diagnosis, "with_sighting", with_sighting)
+
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            append(kmsg, xid_record(1, 31) + xid_record(2, 95) * 3 + xid_record(5, 79))
+            await until(lambda: bool(api.writes) and api.writes[-1].verdict is Verdict.FAULTY)
+            assert [fault.code for fault in api.writes[-1].faults] == ["79", "31"]
+            assert (api.writes[-1].skipped_records, api.writes[-1].sequence, api.writes[-1].broken) == (3, 5, ())
 
     play(scenario)
 

@@ -12,7 +12,7 @@ from everstep.apps.agent.state import State
 from everstep.apps.agent.supervision import Supervisor
 from everstep.core.correlation.sighting import Job
 from everstep.core.correlation.tally import tallied
-from everstep.core.diagnosis import Told, caught_up, numbered, with_lines
+from everstep.core.diagnosis import Diagnosis, Told, caught_up, numbered, with_lines
 from everstep.core.health import Evidence
 from everstep.core.kernel_lines.stream import Heard, RecordStream
 from everstep.ports import Batch, LineSource
@@ -87,10 +87,23 @@ class KernelLogTask:
             log.warning("%d kernel records could not be judged and were passed over", skipped)
             diagnosis = replace(diagnosis, skipped_records=diagnosis.skipped_records + skipped)
         if heard:
-            told = [self._told(item, moment) for item in tallied(heard)]
-            now = self._state.now()
-            diagnosis = with_lines(diagnosis, heard[-1].sequence, told, self._state.catalog, now)
+            diagnosis = self._judged(diagnosis, heard, [self._told(item, moment) for item in tallied(heard)])
         self._state.update(diagnosis)
+
+    def _judged(self, diagnosis: Diagnosis, heard: Sequence[Heard], told: Sequence[Told]) -> Diagnosis:
+        """All of it together; where that fails one by one, without what fails: one line must not stop the others."""
+        catalog, now, last = self._state.catalog, self._state.now(), heard[-1].sequence
+        try:
+            return with_lines(diagnosis, last, told, catalog, now)
+        except Exception:
+            log.exception("lines up to record %d cannot be judged together", last)
+        for item in told:
+            try:
+                diagnosis = with_lines(diagnosis, diagnosis.sequence, [item], catalog, now)
+            except Exception:
+                log.warning("passed over: %s", item.evidence.line)
+                diagnosis = replace(diagnosis, skipped_records=diagnosis.skipped_records + item.evidence.count)
+        return replace(diagnosis, sequence=max(last, diagnosis.sequence))
 
     def _told(self, item: Heard, moment: Callable[[int], float]) -> Told:
         return Told(item.evidence, moment(item.microseconds), tuple(self._jobs_of(item.evidence)))

@@ -224,7 +224,7 @@ def _opened(book: Casebook, seen: Sighting, wait: float, accuses: Callable[[Case
         first_seen=seen.at,
         last_seen=seen.at,
         boot_id=seen.boot_id,
-        count=seen.evidence.count,
+        count=seen.evidence.count if seen.evidence.part is Part.WHOLE else 1,
         gpu_index=seen.gpu_index,
         gpu_serial=seen.gpu_serial,
         devices=(seen.device,),

@@ -8,7 +8,10 @@ from dataclasses import replace
 from everstep.core.fault_catalog import LONGEST_WINDOW, Repeat
 from everstep.core.occurrences import Occurrence
 
-MAX_OCCURRENCES = 512  # a bound on what is stored; episodes are minutes apart, so a week of one bad part fits
+MAX_OCCURRENCES = 512  # a bound on what is stored
+MAX_OF_ONE = (
+    16  # of one code on one device, more than any row counts to: a job that keeps crashing leaves room for others
+)
 MAX_LINEAGES = 8  # jobs remembered of one episode; two already tell what there is to tell
 UNRELATED_WINDOW = 86400.0  # seconds within which two unrelated jobs on one GPU accuse it
 _SAME = 60.0  # seconds: what is closer together than this is one episode
@@ -17,11 +20,15 @@ _SAME = 60.0  # seconds: what is closer together than this is one episode
 def with_occurrence(history: tuple[Occurrence, ...], new: Occurrence) -> tuple[Occurrence, ...]:
     """The history with one more episode; a sighting of an episode that is already in it adds its jobs only."""
     device, code = new.device, new.code
-    for index, old in enumerate(history):
-        if old.code == code and old.device == device and abs(old.at - new.at) <= _SAME:
+    mine = [index for index, old in enumerate(history) if old.code == code and old.device == device]
+    for index in mine:
+        old = history[index]
+        if abs(old.at - new.at) <= _SAME:
             lineages = tuple(dict.fromkeys((*old.lineages, *new.lineages)))[:MAX_LINEAGES]
             same = replace(new, at=min(old.at, new.at), lineages=lineages)
             return history if same == old else (*history[:index], same, *history[index + 1 :])
+    if len(mine) >= MAX_OF_ONE:
+        history = (*history[: mine[0]], *history[mine[0] + 1 :])
     if not history or history[-1].at <= new.at:
         return (*history, new)[-MAX_OCCURRENCES:]
     return tuple(sorted((*history, new), key=lambda item: item.at)[-MAX_OCCURRENCES:])
