@@ -70,6 +70,11 @@ STEPS = st.lists(st.tuples(st.sampled_from(TEXTS), GAPS), min_size=1, max_size=3
 LIVES = st.lists(st.tuples(st.integers(1, 8), st.sampled_from(["read", "write", "kill"])), max_size=20)
 
 
+def told(diagnosis: Diagnosis) -> list[tuple[object, ...]]:
+    """What the cases say. Their keys may differ: a fault that nobody was told of yet may still change its name."""
+    return sorted((case.code, case.device, case.devices, case.count, case.first_seen) for case in diagnosis.book.cases)
+
+
 @settings(max_examples=60)
 @given(STEPS, LIVES)
 def test_nothing_is_lost_or_repeated(steps: list[tuple[str, float]], lives: list[tuple[int, str]]) -> None:
@@ -88,7 +93,5 @@ def test_nothing_is_lost_or_repeated(steps: list[tuple[str, float]], lives: list
         elif event == "kill":
             killed.start()
     one, other = spared.finish(), killed.finish()
-    assert {(case.key, case.count, case.first_seen) for case in other.book.cases} == {
-        (case.key, case.count, case.first_seen) for case in one.book.cases
-    }
+    assert told(other) == told(one)
     assert other.book.history == one.book.history
