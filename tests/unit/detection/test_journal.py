@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everstep.adapters.node import journal
@@ -85,6 +85,8 @@ def test_any_bytes_are_an_entry_or_none(data: bytes) -> None:
     read_entry(printed()[:100] + data)
 
 
+@example("_SOURCE_MONOTONIC_TIMESTAMP", 1e20)
+@example("MESSAGE", 1 << 40)  # not a wish for so many bytes
 @given(
     st.sampled_from(sorted(ENTRY)),
     st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=5),

@@ -29,6 +29,7 @@ _FIELDS = (
 )  # fmt: skip
 _HELD = 16 << 20  # bytes of records; what the first reading has beyond that is lost, as in the kernel's own ring
 _CATCH_UP = 120.0  # seconds; the kernel's entries are found by an index, so gigabytes of others do not matter
+_LATEST = 1 << 53  # microseconds, 285 years after boot: a number made of it stays within 64 bits
 _NAME = "journal"
 # SD_MESSAGE_JOURNAL_MISSED of sd-messages.h: journald was too slow for the kernel's ring.
 _MISSED_ID = "e9bf28e6e834481bb6f48f548ad13606"
@@ -63,16 +64,22 @@ def read_entry(line: bytes) -> tuple[str, JournalEntry | int] | None:
         raw = _decoder.decode(line)
         microseconds = int(raw.source_time if raw.source_time is not None else raw.time)
         level, facility = int(raw.level or 6), int(raw.facility or 0)
-        message = raw.message.encode(errors="replace") if isinstance(raw.message, str) else bytes(raw.message or ())
-    except (ValueError, TypeError):  # msgspec's errors are ValueErrors
+        message = _bytes(raw.message)
+    except (ValueError, TypeError, OverflowError):  # msgspec's errors are ValueErrors
         return None
     if raw.transport == "driver":  # journald itself
         missed = _MISSED.search(message)
         return raw.cursor, int(missed[1]) if missed else 0
-    if microseconds < 0 or not 0 <= level < 8 or not 0 <= facility < 1024:
+    if not 0 <= microseconds < _LATEST or not 0 <= level < 8 or not 0 <= facility < 1024:
         return None
     words = [word if isinstance(word, str) else "" for word in (raw.identifier, raw.pid)]
     return raw.cursor, JournalEntry(microseconds, level, facility, message, *words)
+
+
+def _bytes(text: object) -> bytes:
+    if isinstance(text, str):
+        return text.encode(errors="replace")
+    return bytes(text) if isinstance(text, list) else b""
 
 
 @dataclass(frozen=True, slots=True)
