@@ -17,7 +17,7 @@ from typing import Protocol
 from tests.contract.kubernetes.api_server import ApiServer, free_port
 
 from beside.kernel_log import KernelWriter
-from beside.lines import FAMILIES, XID, probe
+from beside.lines import FAMILIES, PROBES_A_START, XID, probe
 from beside.reports import EventReports, NodeHealthReports, OutputReports, Reports
 
 NODE = "bench"
@@ -155,16 +155,16 @@ class Peer:
             shlex.split(self._how.command.format(**places)), output, dict(os.environ, NODE_NAME=NODE)
         )
         self.pid = self._process.pid
-        while (seconds := time.monotonic() - began) < _STARTS_WITHIN:
+        for number in range(int(_STARTS_WITHIN / _WAKE_EVERY)):
             if self._process.poll() is not None:
                 raise SystemExit(f"{self.name} ended; it says:\n{output.read_text(errors='replace')[-800:]}")
             for family in FAMILIES:
-                wake = probe(family, int(seconds))
+                wake = probe(family, PROBES_A_START + number)
                 writer.write(wake.line)
                 if self.reports.wait(wake.marker, _WAKE_EVERY / len(FAMILIES)) is not None:
                     self.family = family
                     self.reports.skip()
-                    return seconds
+                    return time.monotonic() - began
         raise SystemExit(f"{self.name} has reported neither an XID nor a hung task within {_STARTS_WITHIN:.0f} s")
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from beside.agents import Agent
 from beside.costs import Cost, Meter, proportional_bytes, resident_bytes
 from beside.kernel_log import KernelWriter, repeated
-from beside.lines import ORDINARY, Case, Probe, batches, probe
+from beside.lines import ORDINARY, PROBES_A_START, Case, Probe, batches, probe
 
 SETTLE = 3.0  # seconds after the start before anything is measured
 GIVE_UP = 10.0  # seconds after which a report is missing
@@ -64,17 +64,22 @@ def running(agent: Agent, writer: KernelWriter) -> Iterator[float]:
         agent.stop()
 
 
-def quiet_and_quick(agent: Agent, writer: KernelWriter, into: Readings, idle: float, probes: int) -> None:
-    """The cost of an idle agent, then the seconds from a line to its report, one line at a time."""
-    with running(agent, writer) as took:
-        into.start.append(took)
-        into.family = agent.family
+def idle(agent: Agent, writer: KernelWriter, into: Readings, seconds: float) -> None:
+    """What the agent costs while nothing happens."""
+    with running(agent, writer):
         with Meter(agent.pid) as meter:
-            time.sleep(idle)
+            time.sleep(seconds)
         into.idle_share.append(meter.cost.processor / meter.cost.seconds)
         into.resident.append(resident_bytes(agent.pid))
         into.proportional.append(proportional_bytes(agent.pid))
-        for number in range(probes):
+
+
+def latency(agent: Agent, writer: KernelWriter, into: Readings) -> None:
+    """The seconds from a line to its report, one line at a time."""
+    with running(agent, writer) as took:
+        into.start.append(took)
+        into.family = agent.family
+        for number in range(PROBES_A_START):
             into.latency.append(_seconds_to_report(agent, writer, probe(agent.family, number)))
             time.sleep(GAP)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from beside.lines import field_cases
 from beside.measures import Readings, Storm
 
 MISSING = "-"
@@ -46,11 +47,11 @@ def rows(storms: Sequence[str]) -> list[Row]:
     found = [
         Row("line to report, p50", lambda one: percentile(one.latency, 0.5), milliseconds),
         Row("line to report, p99", lambda one: percentile(one.latency, 0.99), milliseconds),
-        Row("probes without a report", lambda one: float(one.latency.count(None)), _whole, ratio=False),
-        Row("idle, share of one core", lambda one: statistics.median(one.idle_share), lambda v: f"{v:.2%}"),
-        Row("idle, resident", lambda one: statistics.median(one.resident), megabytes),
-        Row("idle, proportional", lambda one: statistics.median(one.proportional), megabytes),
-        Row("start to first word", lambda one: statistics.median(one.start), milliseconds),
+        Row("probes without a report", _unseen, _whole, ratio=False),
+        Row("idle, share of one core", lambda one: median(one.idle_share), lambda v: f"{v:.2%}"),
+        Row("idle, resident", lambda one: median(one.resident), megabytes),
+        Row("idle, proportional", lambda one: median(one.proportional), megabytes),
+        Row("start to first word", lambda one: median(one.start), milliseconds),
     ]
     for name in storms:
         found += [
@@ -64,6 +65,10 @@ def rows(storms: Sequence[str]) -> list[Row]:
 
 def _whole(value: float) -> str:
     return f"{value:.0f}"
+
+
+def _unseen(one: Readings) -> float | None:
+    return float(one.latency.count(None)) if one.latency else None
 
 
 def _lost(storm: Storm) -> float:
@@ -106,10 +111,10 @@ def _cells(row: Row, values: Sequence[float | None]) -> list[str]:
 
 
 def _missed(readings: Mapping[str, Readings]) -> list[str]:
-    families = next(iter(readings.values())).missed
-    lines = []
-    for family in families:
-        counts = [str(len(one.missed.get(family, []))) for one in readings.values()]
+    of_field, lines = Counter(case.family for case in field_cases()), list[str]()
+    for family in next(iter(readings.values())).missed:
+        counts = [str(len(one.missed[family])) if family in one.missed else MISSING for one in readings.values()]
         what = "healthy lines reported" if family == "none" else f"{family} lines missed"
+        what += f", of {of_field[family]}"
         lines.append(f"| {what} | " + " | ".join(counts) + " |")
     return lines
