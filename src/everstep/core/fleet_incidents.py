@@ -105,15 +105,7 @@ def recorded(
     seen: set[str] = set()
     for incident in found:
         before = next((r for r in current.values() if _continues(now, r, incident)), None)
-        nodes = tuple(dict.fromkeys((*(before.nodes if before else ()), *incident.nodes)))
-        whole = replace(incident, nodes=nodes)
-        record = FleetRecord(
-            before.name if before else _name(incident),
-            incident.blame, incident.about, incident.code, nodes,
-            min(before.first_seen, incident.first_seen) if before else incident.first_seen,
-            whole.reason,
-            before.told if before else False,
-        )  # fmt: skip
+        record = _joined(before, incident) if before else _begun(incident)
         current[record.name] = record
         seen.add(record.name)
     if sure:
@@ -124,6 +116,26 @@ def recorded(
     return [record for name, record in current.items() if known.get(name) != record]
 
 
+def _begun(incident: FleetIncident) -> FleetRecord:
+    return FleetRecord(
+        _name(incident),
+        incident.blame,
+        incident.about,
+        incident.code,
+        incident.nodes,
+        incident.first_seen,
+        incident.reason,
+    )
+
+
+def _joined(before: FleetRecord, incident: FleetIncident) -> FleetRecord:
+    """The record with the nodes that have come; it keeps the code that it began with, whatever else its job prints."""
+    nodes = tuple(dict.fromkeys((*before.nodes, *incident.nodes)))
+    whole = replace(incident, code=before.code, nodes=nodes)
+    first_seen = min(before.first_seen, incident.first_seen)
+    return replace(before, nodes=nodes, first_seen=first_seen, reason=whole.reason, ended_at=None)
+
+
 def forgotten(now: float, records: Iterable[FleetRecord]) -> list[str]:
     """Names of records that nobody needs any more."""
     return [r.name for r in records if r.ended_at is not None and now - r.ended_at > KEPT]
@@ -131,7 +143,7 @@ def forgotten(now: float, records: Iterable[FleetRecord]) -> list[str]:
 
 def _continues(now: float, record: FleetRecord, incident: FleetIncident) -> bool:
     """Whether the incident is the recorded one: nodes come, and the first ones may have been mended by now."""
-    if (record.blame, record.about, record.code) != (incident.blame, incident.about, incident.code):
+    if (record.blame, record.about) != (incident.blame, incident.about):
         return False
     if record.ended_at is not None and now - record.ended_at > QUIET:
         return False

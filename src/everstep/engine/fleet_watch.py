@@ -110,14 +110,24 @@ class FleetWatch:
             await within(self._world.fleet_incidents.write(record))
 
     async def _tell(self, record: FleetRecord) -> None:
-        title = f"{len(record.nodes)} nodes share one cause"
+        job, user = self._job(record)
+        title = f"Job {job} broke on {len(record.nodes)} nodes" if job else f"{len(record.nodes)} nodes share one cause"
         text = f"{record.reason}. {advice(record)}"
         try:
-            notice = Notice("", record.nodes[0], title, text, fleet_incident=record.name)
+            notice = Notice("", record.nodes[0], title, text, user, job, fleet_incident=record.name)
             await within(self._world.notifier.notify(notice), NOTICE_SECONDS)
         except EverstepError as error:
             log.warning("a notice was not delivered", name=record.name, error=str(error))
         await self._write(replace(record, told=True))
+
+    def _job(self, record: FleetRecord) -> tuple[str, str]:
+        """Id and owner of the job that is to blame: it is the owner's matter. Empty where none is, or none is known."""
+        cluster, _, job = record.about.rpartition("/")
+        look = self._sight.look(self._world.clock.now())
+        if record.blame is not Blame.JOB or look is None:
+            return "", ""
+        found = (s.job(job) for s in look.answered if s.cluster == cluster)
+        return job, next((each.user for each in found if each), "")
 
     async def _show(self, record: FleetRecord, nodes: Iterable[str]) -> None:
         """The sentence names no number of nodes, so that it is one Event however many nodes follow."""

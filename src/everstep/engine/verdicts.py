@@ -8,6 +8,7 @@ nodes that are not well first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,7 @@ from everstep.core.cluster_state import NodeCondition, NodeView
 from everstep.core.errors import EverstepError
 from everstep.core.foreign import DRAINED, foreign_faults
 from everstep.core.node_verdict import HEALTHY, SILENT, SILENT_AFTER, verdict_condition
+from everstep.core.policy import Policy
 from everstep.engine.observe import within
 from everstep.engine.queue import WorkQueue
 from everstep.engine.sight import Sight
@@ -26,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 ALL, HINTED = "/all", "/hinted"
 LOOK_EVERY = 5.0  # over all nodes: nothing but time tells that an agent has fallen silent
+GATHER = 0.1  # for hints to come together: each look reads all reports
 PAUSE = 0.02  # between two writes: 50 a second, a tenth of the heartbeats of 5,000 agents
 BATCH = 25  # writes before the caches are read again and what changed meanwhile has its turn
 ECHO = 5.0  # for a write of ours to come back by the watch
@@ -63,12 +66,13 @@ class Verdicts:
         self._rest: dict[str, None] = {}
         self._said: dict[tuple[str, str], tuple[str, NodeCondition, float]] = {}
         self._looking_since: float | None = None
+        self._policy = Policy()
 
     def hint(self, kind: str, name: str) -> None:
-        """Something about this node changed."""
-        if kind in ("Node", "NodeHealth"):
+        """What an agent says is shown soon; whatever else changes on a node, the next look over all of them sees."""
+        if kind == "NodeHealth":
             self._hinted[name] = None
-            self._queue.add(HINTED)
+            self._queue.add_after(HINTED, GATHER)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -103,9 +107,8 @@ class Verdicts:
     async def show(self, names: Iterable[str] | None = None) -> None:
         """One comparison, of all nodes or of those named, and up to ``BATCH`` writes. Raises RetryLater."""
         world = self._world
-        nodes, reports, policy = await asyncio.gather(
-            within(world.cluster.nodes()), within(world.cluster.reports()), within(world.remediations.policy())
-        )
+        nodes, reports = await asyncio.gather(within(world.cluster.nodes()), within(world.cluster.reports()))
+        policy = await self._policy_in_force()
         now = world.clock.now()
         if self._looking_since is None:
             self._looking_since = now
@@ -133,6 +136,12 @@ class Verdicts:
             await self._write(change)
         if asked is None:
             self._said = {key: said for key, said in self._said.items() if now - said[2] < ECHO}
+
+    async def _policy_in_force(self) -> Policy:
+        """One that cannot be read stops heals; what nodes show goes on by the last one that could."""
+        with contextlib.suppress(EverstepError):
+            self._policy = await within(self._world.remediations.policy())
+        return self._policy
 
     def _change(self, now: float, node: NodeView, wanted: NodeCondition | None) -> _Change | None:
         if wanted is None:

@@ -112,6 +112,22 @@ def test_a_code_on_all_nodes_of_a_job_is_the_jobs_fault() -> None:
     (record,) = scenario.fleet_incidents.records.values()
     assert (record.blame, record.about) == (Blame.JOB, f"slurm/main/{scenario.job_id}")
     assert set(record.nodes) == set(mine)
+    (notice,) = scenario.notifier.notices
+    assert (notice.user, notice.job) == ("alice", scenario.job_id), "it is its owner's matter"
+
+
+def test_a_job_that_breaks_in_two_ways_is_one_incident() -> None:
+    scenario = fleet(job_nodes=4)
+    run(scenario, 10.0)
+    for code in ("xid:31", "xid:43"):
+        report(scenario, scenario.slurm.jobs[scenario.job_id].nodes, code, FaultClass.APPLICATION)
+    run(scenario, 10.0)
+    (record,) = scenario.fleet_incidents.records.values()
+    assert record.code == "xid:31"
+    writes = scenario.fleet_incidents.writes
+    run(scenario, 30.0)
+    assert scenario.fleet_incidents.writes == writes
+    assert len(scenario.notifier.notices) == 1
 
 
 def test_while_slurm_is_silent_no_job_is_blamed() -> None:

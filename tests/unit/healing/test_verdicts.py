@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 
 from everstep.core.cluster_state import NodeCondition, NodeView
+from everstep.core.errors import Unreadable
 from everstep.core.health import NodeReport, Verdict
 from everstep.core.node_verdict import HEALTHY, verdict_condition
+from everstep.core.policy import Policy
 from everstep.engine.sight import Sight
-from everstep.engine.verdicts import BATCH, ECHO, LOOK_EVERY, PAUSE, Verdicts
+from everstep.engine.verdicts import BATCH, ECHO, GATHER, LOOK_EVERY, PAUSE, Verdicts
 from everstep.testing.scenario import Scenario
 
 NOW = 1_000_000.0
@@ -90,7 +92,7 @@ def test_a_report_shows_within_a_moment_of_the_hint() -> None:
     run(shown, 2.0)
     shown.scenario.fleet.break_gpu("gpu-1")
     shown.verdicts = Verdicts(shown.scenario.world, shown.sight, lambda: True)
-    run(shown, 0.05, hints=["gpu-1"])
+    run(shown, 0.2, hints=["gpu-1"])
     assert shown.of("gpu-1").status == "False"
 
 
@@ -148,7 +150,7 @@ def test_a_first_start_is_no_storm_and_the_sick_come_first() -> None:
     assert 0 < written <= BATCH + 2
     assert HEALTHY in shown.scenario.fleet.nodes["gpu-70"].conditions
     shown.scenario.fleet.break_gpu("gpu-71")
-    run(shown, 4 * PAUSE, hints=["gpu-71"])
+    run(shown, GATHER + 4 * PAUSE, hints=["gpu-71"])
     assert shown.of("gpu-71").status == "False", "what is new does not wait for the rest"
     run(shown, LOOK_EVERY + 3.0)
     assert shown.scenario.cluster.conditions_written == 3 * BATCH
@@ -171,3 +173,15 @@ def test_a_write_that_the_watch_has_not_shown_yet_is_not_repeated(seconds: float
     assert shown.scenario.cluster.conditions_written == 2
     run(shown, 2 * LOOK_EVERY)
     assert shown.scenario.cluster.conditions_written == 4, "somebody took them off: they are written again"
+
+
+def test_a_policy_that_cannot_be_read_does_not_hide_what_nodes_are() -> None:
+    shown = Shown()
+
+    async def unreadable() -> Policy:
+        raise Unreadable("mode is Destroy")
+
+    shown.scenario.records.policy = unreadable  # type: ignore[method-assign]
+    shown.scenario.fleet.break_gpu("gpu-1")
+    run(shown, 10.0)
+    assert shown.of("gpu-1").status == "False"

@@ -121,9 +121,9 @@ def incidents(
             share cannot be told.
     """
     rules = rules or FleetRules()
-    ordered = sorted(sightings, key=lambda item: (item.at, item.node))
+    ordered = sorted(sightings, key=lambda item: (item.at, item.node, item.code, item.job, item.subject))
     found = [*_storage(ordered, rules), *_jobs(ordered, job_sizes, rules), *_common(ordered, rules)]
-    return tuple(sorted(found, key=lambda incident: (incident.first_seen, incident.about)))
+    return tuple(sorted(found, key=lambda incident: (incident.first_seen, incident.about, incident.code)))
 
 
 def excused(found: Iterable[FleetIncident], sighting: NodeSighting) -> FleetIncident | None:
