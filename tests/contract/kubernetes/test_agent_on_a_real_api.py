@@ -168,6 +168,30 @@ def test_kill_nine_loses_and_repeats_nothing(agent: NodeAgent) -> None:
     assert agent.status["faults"][0]["count"] == 8
 
 
+def test_a_part_that_fails_again_after_its_repair_is_known(agent: NodeAgent) -> None:
+    """Merged cases and the history pass the API server's schema, a kill -9 and a reboot."""
+    agent.start()
+    agent.says(63)
+    agent.says(79)
+    until("both lines written", lambda: agent.status.get("log", {}).get("sequence") == 2)
+    agent.kill()
+    agent.says(48)  # belongs to the 63, though another agent reads it
+    agent.start()
+    until("the third line written", lambda: agent.status.get("log", {}).get("sequence") == 3)
+    faults = {fault["code"]: (fault["action"], fault.get("count", 1)) for fault in agent.status["faults"]}
+    assert faults == {"48": ("resetGPU", 2), "79": ("rebootNode", 1)}
+    agent.kill()
+    agent.boot("boot-2")
+    agent.start()
+    agent.until_verdict("Healthy")
+    agent.says(79)
+    (again,) = agent.until_verdict("Faulty")["faults"]
+    assert (again["action"], again["reason"]) == (
+        "replaceNode",
+        "XID 79: GPU fell off the bus; 2 times, 2/7d is the limit",
+    )
+
+
 def test_a_repaired_machine_clears_its_faults(agent: NodeAgent) -> None:
     agent.start()
     agent.says(79)

@@ -236,6 +236,11 @@ def test_a_part_that_fails_again_within_a_week_escalates_on_a_new_node_too() -> 
         assert fault.action == action
 
 
+def test_two_boots_are_two_episodes_however_close() -> None:
+    book = after(xid(79, 100.0), xid(79, 130.0, boot="boot-2"))
+    assert told(book, 131.0)[0].action == "replaceNode"
+
+
 def test_repeats_within_one_boot_count_by_episodes_not_by_lines() -> None:
     lines = [sees("watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [a:7]", 100.0 + n) for n in range(40)]
     assert told(after(*lines), 200.0)[0].action == "none"

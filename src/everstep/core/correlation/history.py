@@ -14,7 +14,7 @@ MAX_OF_ONE = (
 )
 MAX_LINEAGES = 8  # jobs remembered of one episode; two already tell what there is to tell
 UNRELATED_WINDOW = 86400.0  # seconds within which two unrelated jobs on one GPU accuse it
-_SAME = 60.0  # seconds: what is closer together than this is one episode
+_SAME = 60.0  # seconds: what is closer together than this, in one boot, is one episode
 
 
 def with_occurrence(history: tuple[Occurrence, ...], new: Occurrence) -> tuple[Occurrence, ...]:
@@ -23,7 +23,7 @@ def with_occurrence(history: tuple[Occurrence, ...], new: Occurrence) -> tuple[O
     mine = [index for index, old in enumerate(history) if old.code == code and old.device == device]
     for index in mine:
         old = history[index]
-        if abs(old.at - new.at) <= _SAME:
+        if old.boot_id == new.boot_id and abs(old.at - new.at) <= _SAME:
             lineages = tuple(dict.fromkeys((*old.lineages, *new.lineages)))[:MAX_LINEAGES]
             same = replace(new, at=min(old.at, new.at), lineages=lineages)
             return history if same == old else (*history[:index], same, *history[index + 1 :])
