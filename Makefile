@@ -3,13 +3,22 @@
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 RUN := .venv/bin
 
-.PHONY: demo test check lab down setup clean
+.PHONY: demo test test-torch fuzz check lab down setup clean
 
 demo: setup ## a GPU dies under a training job on a real cluster, and the job goes on
 	$(SUDO) $(RUN)/everstep demo $(ARGS)
 
 test: setup ## every test: unit, contract, crash, lab; those on the lab beside all others
 	$(SUDO) $(RUN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+test-torch: ## the SDK with torch, Lightning and transformers, in an environment of its own (5 GB, made once)
+	$(SUDO) scripts/setup python
+	$(SUDO) scripts/test-torch $(ARGS)
+
+fuzz: ## the SDK's proofs in their long form: 1,000 kills, 1,000 stops (an hour)
+	$(SUDO) scripts/setup python
+	EVERSTEP_FUZZ_KILLS=1000 EVERSTEP_FUZZ_TRIALS=1000 $(RUN)/pytest checkpoint/tests/test_kill.py \
+		checkpoint/tests/test_agreement.py checkpoint/tests/test_store.py $(ARGS)
 
 check: ## style, types, the direction of imports
 	$(SUDO) scripts/setup python

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from checkpoint_ranks import PROGRAMS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep_checkpoint.agreement import Leader, Member
 
+TRIALS = int(os.environ.get("EVERSTEP_FUZZ_TRIALS", "40"))
 
-@pytest.mark.parametrize(("trials", "how"), [(60, "tcp"), (3, "files")])
+
+@pytest.mark.timeout(300 + TRIALS)
+@pytest.mark.parametrize(("trials", "how"), [(TRIALS, "tcp"), (3, "files")])
 def test_four_processes_stop_at_one_step(tmp_path: Path, trials: int, how: str) -> None:
     argv = [sys.executable, str(PROGRAMS / "agree.py")]
-    ranks = [
-        subprocess.Popen([*argv, str(rank), "4", str(trials), str(tmp_path), how], stdout=subprocess.PIPE, text=True)
-        for rank in range(4)
-    ]
-    outputs = [process.communicate(timeout=100)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0, 0, 0]
-    rows = [[json.loads(line) for line in output.splitlines()] for output in outputs]
+    # Files, not pipes: a rank whose pipe is full would hold up the others.
+    outputs = [tmp_path / f"rank-{rank}.jsonl" for rank in range(4)]
+    ranks = []
+    for rank, output in enumerate(outputs):
+        with output.open("w") as file:
+            ranks.append(subprocess.Popen([*argv, str(rank), "4", str(trials), str(tmp_path), how], stdout=file))
+    assert [process.wait(timeout=100 + trials) for process in ranks] == [0, 0, 0, 0]
+    rows = [[json.loads(line) for line in output.read_text().splitlines()] for output in outputs]
     for trial in zip(*rows, strict=True):
         assert {row["verdict"] for row in trial} == {"stop"}
         assert len({row["step"] for row in trial}) == 1, trial
@@ -36,7 +41,7 @@ class Walk:
 
     def __init__(self, size: int) -> None:
         self.notes: list[tuple[str, dict]] = []
-        self.leader = Leader(size, 5.0, 90.0, lambda event, **fields: self.notes.append((event, fields)))
+        self.leader = Leader(size, 20.0, lambda event, **fields: self.notes.append((event, fields)))
         self.members = [Member() for _ in range(size)]
         self.steps = [0] * size
         self.stopped: dict[int, int] = {}
@@ -73,6 +78,7 @@ class Walk:
                 self.up[rank].append(answer)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.data(), st.integers(1, 5))
 def test_any_order_of_messages_agrees(data: st.DataObject, size: int) -> None:
     walk = Walk(size)
@@ -118,6 +124,12 @@ def test_a_lost_rank_ends_every_wait_at_once() -> None:
     walk = Walk(2)
     walk.leader.handle(0, {"t": "arrived", "step": 7}, 0.0)
     (settled,) = walk.leader.lost(1, "its connection broke", 1.0)
-    assert settled == {"t": "settled", "step": 7, "ok": False, "error": "rank 1 gone: its connection broke"}
+    assert settled == {
+        "t": "settled",
+        "step": 7,
+        "ok": False,
+        "error": "rank 1 gone: its connection broke",
+        "skipped": False,
+    }
     messages = walk.leader.ask_stop(2.0, "SIGTERM", 0.0)
     assert [message["t"] for message in messages] == ["freeze", "abandon"]

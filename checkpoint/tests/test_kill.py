@@ -12,11 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from checkpoint_ranks import PROGRAMS, until
 
 from everstep_checkpoint import InvalidCheckpointError, verify
 
-KILLS = int(os.environ.get("EVERSTEP_FUZZ_KILLS", "40"))
+KILLS = int(os.environ.get("EVERSTEP_FUZZ_KILLS", "25"))
 
 
 def sound_steps(directory: Path) -> list[int]:
@@ -29,6 +30,7 @@ def sound_steps(directory: Path) -> list[int]:
     return found
 
 
+@pytest.mark.timeout(300 + 4 * KILLS)
 def test_random_kills_never_cost_a_published_checkpoint(tmp_path: Path) -> None:
     dice, newest, saves = random.Random(os.environ.get("EVERSTEP_FUZZ_SEED")), 0, 0
     left_over = 0

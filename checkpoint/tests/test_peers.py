@@ -23,10 +23,16 @@ def saved(directory: Path) -> list[int]:
     return [verify(path).step for path in sorted(directory.glob("step_*"))]
 
 
+def freeze(ranks: Launch, rank: int) -> None:
+    ranks.signal(signal.SIGSTOP, rank)
+    stat = Path(f"/proc/{ranks.processes[rank].pid}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it stands still")
+
+
 def test_a_peer_that_never_answers(tmp_path: Path, launch: Callable[..., Launch]) -> None:
     ranks = launch(tmp_path, program=STUBBORN)
     until((tmp_path / "step_00000005").is_dir, "the first checkpoint is there")
-    ranks.signal(signal.SIGSTOP, 1)
+    freeze(ranks, 1)
     asked = time.monotonic()
     ranks.signal(signal.SIGTERM, 0)
     code = ranks.processes[0].wait(timeout=20)
@@ -66,7 +72,7 @@ def test_rank_0_died(tmp_path: Path, launch: Callable[..., Launch]) -> None:
 def test_rank_0_never_answers(tmp_path: Path, launch: Callable[..., Launch]) -> None:
     ranks = launch(tmp_path, program=STUBBORN)
     until((tmp_path / "step_00000005").is_dir, "the first checkpoint is there")
-    ranks.signal(signal.SIGSTOP, 0)
+    freeze(ranks, 0)
     asked = time.monotonic()
     ranks.signal(signal.SIGTERM, 1)
     assert ranks.processes[1].wait(timeout=20) == 0
@@ -77,6 +83,7 @@ def test_stuck_in_a_step_with_a_dead_peer(tmp_path: Path, launch: Callable[..., 
     """The main thread never comes back: the process is ended, so that its node is free for the next attempt."""
     ranks = launch(tmp_path, "--stuck-rank", "0", program=STUBBORN)
     until((tmp_path / "stuck").exists, "rank 0 is stuck")
+    until((tmp_path / "step_00000005").is_dir, "the checkpoint before that is there")
     ranks.signal(signal.SIGKILL, 1)
     ranks.processes[1].wait()
     ranks.signal(signal.SIGTERM, 0)
@@ -84,6 +91,20 @@ def test_stuck_in_a_step_with_a_dead_peer(tmp_path: Path, launch: Callable[..., 
     end = records(tmp_path)[0][-1]
     assert (end["outcome"], end["saved_step"]) == ("failed", 5)
     assert "did not come back from its step" in end["why"]
+
+
+def test_the_last_snapshot_is_saved_by_ranks_that_are_stuck(tmp_path: Path, launch: Callable[..., Launch]) -> None:
+    """Rank 0 never comes back from its step, but what was copied before is written, and has its own step's name."""
+    ranks = launch(tmp_path, "--stuck-rank", "0", "--slow-disk", "3", "--grace", "20", program=STUBBORN)
+    until((tmp_path / "stuck").exists, "rank 0 is stuck")
+    until(lambda: list(tmp_path.glob(".tmp-*/rank-0001.json")), "rank 1 has written its part")
+    assert saved(tmp_path) == [], "and rank 0 has not"
+    ranks.signal(signal.SIGTERM, 0)
+    time.sleep(0.3)
+    ranks.signal(signal.SIGKILL, 1)
+    assert ranks.processes[0].wait(timeout=20) == 75
+    end = records(tmp_path)[0][-1]
+    assert (end["outcome"], end["saved_step"], saved(tmp_path)) == ("failed", 5, [5])
 
 
 def test_one_rank_slower_than_the_grace_allows(tmp_path: Path, launch: Callable[..., Launch]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from everstep_checkpoint import InvalidCheckpointError, SupersededError, verify
 from everstep_checkpoint.durable import write_file
 from everstep_checkpoint.shard import read_shard, write_shard
+from everstep_checkpoint.snapshot import HostMemory
 from everstep_checkpoint.vault import Vault, rank_manifest_name, shard_name
 
 
@@ -20,7 +21,8 @@ def write_rank(vault: Vault, step: int, rank: int) -> str:
     """What Run does on every rank; returns the manifest's hash."""
     staged = vault.staging(step)
     staged.mkdir(exist_ok=True)
-    size, sha256 = write_shard(staged / shard_name(rank), {"step": step, "rank": rank, "bulk": bytes(2000)})
+    snapshot = HostMemory().take({"step": step, "rank": rank, "bulk": bytes(2000)})
+    size, sha256 = write_shard(staged / shard_name(rank), snapshot)
     manifest = json.dumps({"step": step, "rank": rank, "size": size, "sha256": sha256}).encode()
     write_file(staged / rank_manifest_name(rank), manifest)
     return hashlib.sha256(manifest).hexdigest()

@@ -1,15 +1,26 @@
 """Save on SIGTERM at one agreed step, resume from the newest verified checkpoint, prove what was lost."""
 
-from .errors import CheckpointError, InvalidCheckpointError, RendezvousError, StateMismatchError, SupersededError
-from .run import Every, Run
+from .attach import Attached, attach
+from .errors import (
+    CheckpointError,
+    GivenUpError,
+    InvalidCheckpointError,
+    RendezvousError,
+    StateMismatchError,
+    SupersededError,
+)
+from .interval import Every
+from .run import Run
 from .state import arrays
 from .vault import Checkpoint, verify
 from .world import World
 
 __all__ = [
+    "Attached",
     "Checkpoint",
     "CheckpointError",
     "Every",
+    "GivenUpError",
     "InvalidCheckpointError",
     "RendezvousError",
     "Run",
@@ -17,5 +28,6 @@ __all__ = [
     "SupersededError",
     "World",
     "arrays",
+    "attach",
     "verify",
 ]

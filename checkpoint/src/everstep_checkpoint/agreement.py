@@ -4,12 +4,13 @@ The rule is the one JAX uses: freeze every rank's step boundary for a moment, as
 highest plus one. Nobody has passed that boundary yet, and everybody will reach it. No collective of the training is
 involved, and a step that is not being agreed on costs nothing.
 
-Messages: members say  stop, at, arrived, written, unwritten, bye;  the leader says  resume, freeze, go, abandon, write,
-settled. No I/O, no clock: `now` (monotonic seconds) comes in, messages go out.
+Messages: members say  stop, at, here, arrived, written, unwritten, bye;  the leader says  resume, freeze, go, abandon,
+write, settled. No I/O, no clock: `now` (monotonic seconds) comes in, messages go out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ class Member:
 
     def __init__(self) -> None:
         self.passed = -1  # the highest boundary passed: the number of completed steps when the present step began
+        self.polls = 0  # poll points passed since then, inside the step
         self.frozen: int | None = None  # number of the round that holds the boundary
         self.resume: Message | None = None
         self.stop: Message | None = None  # the agreed stop: {"step", "signal", "asked_at"}
@@ -40,7 +42,7 @@ class Member:
                 self.passed = max(self.passed, int(message.get("step") or 0) - 1)
             case "freeze":
                 self.frozen = message["round"]
-                return {"t": "at", "round": message["round"], "step": self.passed}
+                return {"t": "at", "round": message["round"], "step": self.passed, "polls": self.polls}
             case "go":
                 self.frozen = None
                 if message["kind"] == "stop":
@@ -56,6 +58,20 @@ class Member:
             case "settled":
                 self.settled[message["step"]] = message
         return None
+
+    @property
+    def cut(self) -> bool:
+        """Whether the loops inside the present step end here: all ranks come to this poll point, then to the stop."""
+        if self.stop is None or self.stop["step"] != self.passed + 1:
+            return False
+        return self.polls >= int(self.stop["polls"])
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why the stop will end without a checkpoint of its own step, once that is known."""
+        settled = self.settled.get(self.stop["step"]) if self.stop is not None else None
+        failed = str(settled["error"]) if settled is not None and not settled["ok"] else None
+        return self.abandoned or failed
 
     def forget_before(self, step: int) -> None:
         """Drop what was said about checkpoints before `step`."""
@@ -78,7 +94,7 @@ class Round:
     kind: str
     deadline: float
     about: Message = field(default_factory=dict)
-    steps: dict[int, int] = field(default_factory=dict)
+    steps: dict[int, tuple[int, int]] = field(default_factory=dict)  # rank -> (boundary passed, polls since)
 
 
 @dataclass(slots=True)
@@ -86,8 +102,12 @@ class Commit:
     """One checkpoint in progress: who is there, and what each rank wrote."""
 
     deadline: float
-    arrived: set[int] = field(default_factory=set)
+    here: set[int] = field(default_factory=set)  # ranks that stand at the step, and begin to copy their state
+    arrived: set[int] = field(default_factory=set)  # ranks that have copied it, and are ready to write
+    needs: float = 0.0  # seconds that the slowest rank expects to write, with margin; 0 when nobody knows yet
+    stall: float = 0.0  # seconds that the slowest rank's training was held
     writing: bool = False
+    publishing: bool = False
     reports: dict[int, Message] = field(default_factory=dict)
     failed: str | None = None
 
@@ -95,14 +115,16 @@ class Commit:
 class Leader:
     """Rank 0's view of all ranks. Every method returns the messages to send to all ranks, its own included.
 
-    `patience` (seconds) bounds every wait for a peer's answer. `stop_budget` (seconds) is how long after a stop was
-    asked for the slowest rank may take to reach the agreed step; `save_patience` is the same for a periodic save.
+    `grace` is what lies between a stop's signal and the kill, in seconds. A quarter of it bounds every wait for a
+    peer's answer; three quarters are what the slowest rank may take to reach the agreed step. `save_patience` is the
+    same for a periodic save.
     """
 
     save_patience = 600.0
 
-    def __init__(self, size: int, patience: float, stop_budget: float, note: Note) -> None:
-        self.size, self.patience, self.stop_budget = size, patience, stop_budget
+    def __init__(self, size: int, grace: float, note: Note) -> None:
+        self.size = size
+        self.plan_with(grace)
         self.gone: dict[int, str] = {}
         self.round: Round | None = None
         self.commits: dict[int, Commit] = {}
@@ -113,6 +135,10 @@ class Leader:
         self._asked: Message | None = None  # a stop that waits for its round
         self.asked_since = 0.0  # monotonic seconds, once a stop was asked for
         self._finished = False  # the stop was agreed on or abandoned: later requests say nothing new
+
+    def plan_with(self, grace: float) -> None:
+        """Seconds from a stop's signal to the kill."""
+        self.grace, self.patience, self.stop_budget = grace, grace / 4, grace * 3 / 4
 
     def announce_resume(self, message: Message) -> list[Message]:
         return self._stick(message)
@@ -140,10 +166,12 @@ class Leader:
                 return self.ask_stop(now, message["signal"], message["asked_at"])
             case "at":
                 if self.round is not None and message["round"] == self.round.number:
-                    self.round.steps[rank] = message["step"]
+                    self.round.steps[rank] = (message["step"], message.get("polls", 0))
                     return self._decide(now)
+            case "here":
+                self._here(rank, int(message["step"]), now)
             case "arrived":
-                return self._arrived(rank, message["step"], now)
+                return self._arrived(rank, message, now)
             case "written" | "unwritten":
                 commit = self.commits.get(message["step"])
                 if commit is not None:
@@ -164,7 +192,7 @@ class Leader:
             out += self._abandon(self._missing(set(self.round.steps), "answered"), now)
         for step, commit in self.commits.items():
             if commit.failed is None and not commit.writing and (self.gone or now >= commit.deadline):
-                out += self._fail(step, commit, self._missing(commit.arrived, f"reached step {step}"))
+                out += self._fail(step, commit, self._late(step, commit))
         if self.stop is not None and self.gone and self.stop["step"] not in self.commits:
             step = self.stop["step"]
             commit = self.commits[step] = Commit(now)
@@ -189,8 +217,10 @@ class Leader:
         if len(self.round.steps) < self.size:
             return []
         done, self.round = self.round, None
-        step = max(done.steps.values()) + 1
-        out = self._stick({"t": "go", "round": done.number, "kind": done.kind, "step": step, **done.about})
+        passed, polls = max(done.steps.values())
+        step = passed + 1
+        go = {"t": "go", "round": done.number, "kind": done.kind, "step": step, "polls": polls + 1, **done.about}
+        out = self._stick(go)
         if done.kind == "stop":
             self.stop = out[0]
             self._note("stop", **done.about, agreed_step=step)
@@ -212,16 +242,41 @@ class Leader:
                     out += self._fail(step, commit, why)
         return out + self._next_stop(now)
 
-    def _arrived(self, rank: int, step: int, now: float) -> list[Message]:
+    def time_left(self, now: float) -> float:
+        """Seconds to the kill, once a stop was asked for; infinite before."""
+        return self.asked_since + self.grace - now if self.asked_since else math.inf
+
+    def give_up(self, step: int, why: str) -> list[Message]:
+        """Abandon the checkpoint of `step` for one that matters more, unless it is just being published."""
+        commit = self.commits.get(step)
+        if commit is None or commit.failed is not None or commit.publishing:
+            return []
+        return self._fail(step, commit, why)
+
+    def _here(self, rank: int, step: int, now: float) -> Commit:
+        """A rank has reached the step. Once all have, the rest of the grace is for copying and writing."""
         commit = self.commits.get(step)
         if commit is None:
             stopping = self.stop is not None and self.stop["step"] == step
             self.commits = {known: other for known, other in self.commits.items() if known > step}
             commit = self.commits[step] = Commit(self._stop_limit() if stopping else now + self.save_patience)
+        commit.here.add(rank)
+        if len(commit.here) == self.size:
+            commit.deadline = max(commit.deadline, self.asked_since + self.grace if self.asked_since else 0.0)
+        return commit
+
+    def _arrived(self, rank: int, message: Message, now: float) -> list[Message]:
+        step = int(message["step"])
+        commit = self._here(rank, step, now)
         commit.arrived.add(rank)
+        commit.needs = max(commit.needs, float(message.get("needs", 0.0)))
+        commit.stall = max(commit.stall, float(message.get("stall", 0.0)))
         if commit.failed is not None:
             return []
         if len(commit.arrived) == self.size:
+            if (left := self.time_left(now)) < commit.needs:
+                why = f"it would take up to {commit.needs:.1f} s and {max(left, 0.0):.1f} s are left before the kill"
+                return self._fail(step, commit, why, skipped=True)
             commit.writing = True
             return [{"t": "write", "step": step}]
         return self.tick(now)
@@ -229,9 +284,14 @@ class Leader:
     def _stop_limit(self) -> float:
         return self.asked_since + max(self.patience, self.stop_budget)
 
-    def _fail(self, step: int, commit: Commit, why: str) -> list[Message]:
+    def _fail(self, step: int, commit: Commit, why: str, skipped: bool = False) -> list[Message]:
         commit.failed = why
-        return [{"t": "settled", "step": step, "ok": False, "error": why}]
+        return [{"t": "settled", "step": step, "ok": False, "error": why, "skipped": skipped}]
+
+    def _late(self, step: int, commit: Commit) -> str:
+        if len(commit.here) < self.size:
+            return self._missing(commit.here, f"reached step {step}")
+        return self._missing(commit.arrived, f"copied the state of step {step}")
 
     def _missing(self, present: set[int], verb: str) -> str:
         if self.gone:

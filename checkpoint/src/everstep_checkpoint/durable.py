@@ -16,6 +16,15 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def fsync_file(path: Path) -> None:
+    """Wait until the content of an existing file is on the disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a new file and wait until its content is on the disk. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -19,3 +19,7 @@ class RendezvousError(CheckpointError):
 
 class SupersededError(CheckpointError):
     """A newer attempt of the same run took the directory over; this attempt may not publish there any more."""
+
+
+class GivenUpError(CheckpointError):
+    """A save in progress was given up for one that matters more."""

@@ -60,6 +60,7 @@ class Record:
         self._lock = threading.Lock()
         self._latest: dict[str, Any] | None = None
         self._complained = False
+        self._next_progress = 0.0  # monotonic seconds
         self._thread = threading.Thread(target=self._write_all, name="everstep-record", daemon=True)
         self._thread.start()
 
@@ -75,6 +76,11 @@ class Record:
         """Note that `step` steps are complete; written at most once a PROGRESS_PERIOD, the newest wins."""
         self._latest = {"event": "progress", "time": time.time(), "step": step, "loss": finite(loss)}
 
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the next progress line is due: a value that is dear to read need not be read before."""
+        return time.monotonic() >= self._next_progress
+
     def close(self, patience: float = 10.0) -> None:
         """Write what is left and end the thread; gives up after `patience` seconds."""
         with self._lock:
@@ -85,19 +91,19 @@ class Record:
         self._thread.join(patience)
 
     def _write_all(self) -> None:
-        fd, next_progress = -1, 0.0
+        fd = -1
         while True:
             events: list[dict[str, Any] | None] = []
             with contextlib.suppress(queue.Empty):
                 events.append(self._queue.get(timeout=0.25))
                 while True:
                     events.append(self._queue.get_nowait())
-            if not events and time.monotonic() >= next_progress:
+            if not events and time.monotonic() >= self._next_progress:
                 with self._lock:
                     latest, self._latest = self._latest, None
                 if latest is not None:
                     events.append(latest)
-                    next_progress = time.monotonic() + PROGRESS_PERIOD
+                    self._next_progress = time.monotonic() + PROGRESS_PERIOD
             lines = b"".join(json.dumps(event).encode() + b"\n" for event in events if event is not None)
             if lines:
                 fd = self._append(fd, lines)

@@ -2,59 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from .agreement import Message
-from .durable import fsync_directory, write_file
-from .errors import CheckpointError, RendezvousError, StateMismatchError
-from .record import Record, StepCounter, record_file
-from .shard import read_shard, write_shard
+from .attempt import Attempt
+from .interval import Every
+from .saver import Job
+from .shield import shield_data_loaders
+from .snapshot import HostMemory, Snapshot
 from .state import State
-from .team import Team
-from .vault import Checkpoint, Vault, rank_manifest_name, read_manifest, shard_name
-from .world import World, detect
+from .store import StoreVault
+from .vault import Checkpoint, Vault, shard_name
+from .world import World
 
-log = logging.getLogger("everstep_checkpoint")
+__all__ = ["Every", "Run"]
 
-_JOIN = 300.0  # seconds for all ranks to come up: images are pulled and libraries imported meanwhile
-_RESUME = 3600.0  # seconds for rank 0 to verify a checkpoint: 1.5 GB/s per core
-_VISIBLE = 30.0  # seconds for a file that rank 0 saw to appear here: network file systems cache names
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
-    """When to save between stops: after so many `seconds`, or so many `steps`. Exactly one of the two."""
-
-    seconds: float | None = None
-    steps: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.seconds is None) == (self.steps is None):
-            raise ValueError("every: give seconds or steps, one of them")
-        if (self.seconds or self.steps or 0) <= 0:
-            raise ValueError("every: must be more than nothing")
-
-
-class Run:
+class Run(Attempt):
     """One attempt of a training run, the same calls on every rank.
 
     directory   shared by all ranks; holds the checkpoints
     state       name -> object with state_dict/load_state_dict, (get, set) pair, arrays(...), or a random generator;
                 the process-wide generators of Python, numpy and torch are saved without being named
     keep        checkpoints kept, at least 2
-    grace       seconds between the stop signal and the kill, as the scheduler gives them
-    every       Every(seconds=...) or Every(steps=...) or plain seconds
+    grace       seconds between the stop signal and the kill, as asked of the scheduler; less when it grants less
+    every       seconds, Every(seconds=...), Every(steps=...); or None: the interval follows from what a save costs
     world       the ranks, when the launcher's variables do not tell
+    store       an fsspec URL (s3://..., gcs://...) where the checkpoints go instead; the directory keeps the rest
 
     Entering restores the newest sound checkpoint. Raises StateMismatchError when it does not fit this program or number
     of ranks, RendezvousError when the ranks do not find each other, OSError when the directory cannot be used.
@@ -67,63 +47,18 @@ class Run:
         state: Mapping[str, Any],
         keep: int = 3,
         grace: float = 120.0,
-        every: float | Every = 300.0,
+        every: float | Every | None = None,
         world: World | None = None,
+        store: str | None = None,
     ) -> None:
-        if keep < 2:
-            raise ValueError("keep must be at least 2: the newest checkpoint may turn out to be damaged")
-        if grace <= 0:
-            raise ValueError("grace must be more than 0 seconds")
-        self.directory = Path(directory).resolve()
-        self.resumed_from: int | None = None  # completed steps in the checkpoint restored, None for a fresh start
-        self.saved_step: int | None = None  # the newest checkpoint published or resumed from
-        self.outcome: str | None = None  # "stopped", "finished" or "failed", once known
-        self._keep = keep
-        self._every = every if isinstance(every, Every) else Every(seconds=every)
+        self._store = store
+        super().__init__(directory, keep, grace, every, world)
         self._state = State(state)
-        self.world = world or detect(os.environ)
-        self.grace = grace
-        self._completed = 0
-        self._reported = -1
+        self._memory = HostMemory()
         self._tried = -1  # step of the last save begun, whatever became of it
-        self._pid = os.getpid()
-        self._record: Record | None = None
-        self._counter: StepCounter | None = None
+        self._wanted: tuple[str | None, bool] | None = None  # (name, pinned) of a save asked for by the program
 
     # ---- for the training loop -------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        self._pid = os.getpid()
-        own = self.directory / ".everstep"
-        own.mkdir(parents=True, exist_ok=True)
-        if self.world.rank == 0:
-            path = record_file(os.environ, self.directory, self.world.attempt)
-            self._record = Record(path)
-            self.world = dataclasses.replace(self.world, attempt=int(path.stem.rsplit("-", 1)[1]))
-        self._team = Team(self.world, own, self.grace, self._note)
-        self._team.on_stuck = self._end_stuck
-        try:
-            self._team.start(_JOIN)
-            self._resume()
-        except BaseException as error:
-            self._close("failed", f"{type(error).__name__}: {error}")
-            raise
-        return self
-
-    @property
-    def attempt(self) -> int | None:
-        """Which attempt this is, from 0; known on rank 0, and on all ranks under Slurm."""
-        return self.world.attempt
-
-    @property
-    def rank0_address(self) -> str:
-        """Host name or address at which this rank reaches rank 0: for the training's own connections."""
-        return self._team.rank0_address
-
-    @property
-    def stop_requested(self) -> bool:
-        """True once this rank knows that the run is to stop. Each learns it at its own moment: do not leave by it."""
-        return self._team.stop_requested
 
     def steps(self, total: int) -> Iterator[int]:
         """Yield the number of every step that is left, from where the checkpoint ended up to `total` - 1.
@@ -131,11 +66,11 @@ class Run:
         Saves between two steps when it is time to, and ends early, at the same step on all ranks, when told to stop.
         """
         self._only_here()
+        shield_data_loaders()  # once more: torch may have been imported meanwhile
         self._state.restore_random()
         begun = self._completed
-        if self._every.seconds is not None:
-            self._team.save_period = self._every.seconds
         while True:
+            self._save_wanted()
             if self._every.steps is not None and self._completed % self._every.steps == 0 and self._completed > begun:
                 self._save("periodic")
             verdict = self._team.boundary(self._completed)
@@ -160,12 +95,34 @@ class Run:
         self._only_here()
         self._progress(self._completed + 1, None if loss is None else float(loss))
 
+    def wrap(self, loader: Iterable[T]) -> Iterator[T]:
+        """Iterate over a loop inside a step, such as an evaluation, and leave it early when told to stop.
+
+        All ranks leave at the same item. They must iterate equally often, as they must for any collective in the loop.
+        """
+        self._only_here()
+        for item in loader:
+            if self._team.poll():
+                return
+            yield item
+
+    def save(self, name: str | None = None, *, pin: bool = False) -> None:
+        """Save once the present step is done: `name` goes into the manifest, a pinned checkpoint is never deleted.
+
+        All ranks call it in the same step. After the loop it saves at once. Raises ValueError for an unusable name.
+        """
+        self._only_here()
+        if name is not None and not (0 < len(name) <= 200 and name.isprintable()):
+            raise ValueError("save: give a name of 1 to 200 printable characters")
+        self._wanted = (name, pin)
+        if self.outcome is not None:
+            self._save_wanted()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if os.getpid() != self._pid:
             return  # a forked child that left through the parent's `with`
-        why = f"{kind.__name__}: {error}" if kind is not None else ""
         if kind is not None:
             self.outcome = "failed"
         elif self.outcome is None:
@@ -174,180 +131,76 @@ class Run:
             self._completed = max(self._completed, self._reported)
             if self._completed == self._reported:
                 self._save("finished")
-        self._close(self.outcome or "failed", why)
+        self._exit(kind, error)
 
     # ---- saving ----------------------------------------------------------------------------------------------------
 
-    def _save(self, reason: str) -> None:
-        """Save at the present boundary, together with all ranks. A failure is reported and does not end training."""
-        step = self._completed
-        if step in (self._tried, self.saved_step):
+    def _save_wanted(self) -> None:
+        if self._wanted is None:
             return
+        (name, pin), self._wanted = self._wanted, None
+        step = self._completed
+        if pin and self._team.leader is not None:
+            self._vault.pin(step, name)
+        self._save("asked for", name)
+
+    def _save(self, why: str, name: str | None = None) -> None:
+        """Copy the state at the present boundary and have it written; wait for that unless the save is periodic."""
+        assert self._saver is not None
+        step = self._completed
+        in_background = self._every.background and why in ("periodic", "asked for")
+        if step in (self._tried, self.saved_step):
+            if not in_background:
+                self._saver.wait()
+            return
+        if why == "stop" and self._saver.in_flight is not None:
+            self._saver.make_room(self._saver.in_flight.bytes)
+        began = time.monotonic()
+        self._saver.wait()
         self._tried = step
-        started, size, team = time.monotonic(), 0, self._team
-        self._note("save", phase="begin", step=step, why=reason)
-        bug: Exception | None = None
-        error = team.arrive(step)
-        if error is None:
-            try:
-                message = self._write(step)
-            except Exception as failure:
-                message = {"t": "unwritten", "error": f"{type(failure).__name__}: {failure}"}
-                bug = None if isinstance(failure, OSError) else failure
-            team.report(step, message)
-            if team.leader is not None:
-                size, error = self._publish(step)
-                team.settle(step, error)
-            error = team.wait_settled(step)
-        team.saved()
-        seconds = round(time.monotonic() - started, 3)
-        if error is None:
-            self.saved_step = step
-            self._note("save", phase="committed", step=step, bytes=size, seconds=seconds, why=reason)
-            self._retain()
-        else:
-            self._note("save", phase="failed", step=step, bytes=0, seconds=seconds, why=error)
-            if team.leader is not None:
-                self._vault.discard(step)
-                log.warning("no checkpoint of step %d: %s", step, error)
-        if bug is not None:
+        self._note("save", phase="begin", step=step, why=why)
+        self._team.begin_save(step)
+        snapshot, problem, bug = Snapshot(b""), None, None
+        try:
+            snapshot = self._memory.take(self._state.capture())
+        except Exception as failure:
+            problem, bug = f"{type(failure).__name__}: {failure}", failure
+        self._saver.submit(self._job(step, why, name, snapshot, (began, problem)))
+        if bug is not None or not in_background:
+            self._saver.wait()
+        if bug is not None and not isinstance(bug, OSError | MemoryError):
             raise bug
 
-    def _write(self, step: int) -> Message:
-        """This rank's shard and its manifest, on the disk when this returns. Raises OSError, and what pickling does."""
-        rank, staged = self.world.rank, self._vault.staging(step)
-        staged.mkdir(exist_ok=True)
-        size, sha256 = write_shard(staged / shard_name(rank), self._state.capture())
-        manifest = json.dumps({"step": step, "rank": rank, "size": size, "sha256": sha256}).encode()
-        write_file(staged / rank_manifest_name(rank), manifest)
-        fsync_directory(staged)
-        return {"t": "written", "manifest": hashlib.sha256(manifest).hexdigest(), "bytes": size}
+    def _job(self, step: int, why: str, name: str | None, snapshot: Snapshot, how: tuple[float, str | None]) -> Job:
+        vault, team, rank = self._vault, self._team, self.world.rank
+        about = {"attempt": self.world.attempt, "why": why} | ({"name": name} if name is not None else {})
 
-    def _publish(self, step: int) -> tuple[int, str | None]:
-        """Rank 0: wait for everybody's report and publish; returns (bytes, why not)."""
-        reports = self._team.collect(step)
-        for rank in range(self.world.size):
-            report = reports.get(rank)
-            if report is None:
-                return 0, f"rank {rank} did not finish writing in time, or is gone"
-            if report["t"] == "unwritten":
-                return 0, f"rank {rank}: {report['error']}"
-        manifests = {rank: str(report["manifest"]) for rank, report in reports.items()}
-        try:
-            published = self._vault.publish(step, manifests, {"attempt": self.world.attempt})
-        except (OSError, ValueError, KeyError, CheckpointError) as error:
-            return 0, f"{type(error).__name__}: {error}"
-        return published.bytes, None
+        def write() -> Message:
+            return vault.write_rank(step, rank, snapshot, lambda: team.unwanted(step))
 
-    def _retain(self) -> None:
-        if self._team.leader is not None:
-            try:
-                self._vault.retain(self._keep)
-            except OSError as error:
-                log.warning("could not remove old checkpoints: %s", error)
+        def publish(reports: dict[int, Message]) -> int:
+            manifests = {rank: str(report["manifest"]) for rank, report in reports.items()}
+            return vault.publish(step, manifests, about).bytes
+
+        def discard() -> None:
+            vault.discard(step)
+
+        began, problem = how
+        return Job(step, why, snapshot.bytes, write, publish, discard, began, time.monotonic() - began, problem)
 
     # ---- resuming --------------------------------------------------------------------------------------------------
 
-    def _resume(self) -> None:
-        """Rank 0 chooses and verifies, everybody loads that one."""
-        began = time.monotonic()
-        if self._team.leader is not None:
-            found = self._choose()
-        else:
-            choice = self._team.wait_resume(_RESUME)
-            if choice["error"] is not None:
-                raise RendezvousError(f"rank 0 could not begin: {choice['error']}")
-            self._vault = Vault(self.directory, choice["launch"])
-            found = _await_manifest(self.directory / choice["name"]) if choice["name"] else None
-        if found is not None:
-            size, sha256 = found.files[shard_name(self.world.rank)]
-            self._state.restore(read_shard(found.path / shard_name(self.world.rank), size, sha256))
-            self.resumed_from = self.saved_step = self._completed = found.step
-        self._begin_record(found, round(time.monotonic() - began, 3))
+    def _restore(self, found: Checkpoint) -> None:
+        """Load this rank's part, and learn from it how fast the last attempt wrote."""
+        assert self._saver is not None
+        captured, seconds = self._vault.read_rank(found, self.world.rank)
+        self._state.restore(captured)
+        size = found.files[shard_name(self.world.rank)][0]
+        self._memory.prepare(size + size // 64 + (1 << 20))  # the next state is as large as this one was
+        if seconds:
+            self._saver.rate = size / seconds
 
-    def _choose(self) -> Checkpoint | None:
-        launch = f"{self.world.token}-{os.urandom(4).hex()}"  # unique: two attempts alive must never share a temp name
-        self._vault = Vault(self.directory, launch)
-        message: Message = {"launch": launch, "name": None, "step": 0, "error": None}
-        try:
-            self._vault.open()
-            found = self._vault.newest_valid()
-            self._vault.sweep()
-            if found is not None and found.world_size != self.world.size:
-                raise StateMismatchError(
-                    f"{found.path} was saved by {found.world_size} ranks and this run has {self.world.size}:"
-                    " start as many ranks, or use a new directory"
-                )
-        except BaseException as error:
-            self._team.announce_resume(message | {"error": f"{type(error).__name__}: {error}"})
-            raise
-        if found is not None:
-            message |= {"name": found.path.name, "step": found.step}
-        self._team.announce_resume(message)
-        return found
-
-    # ---- the record ------------------------------------------------------------------------------------------------
-
-    def _begin_record(self, found: Checkpoint | None, load_seconds: float) -> None:
-        if self._record is None:
-            return
-        try:
-            self._counter = StepCounter(self.directory / ".everstep" / "highest-step", self._completed)
-        except OSError as error:
-            log.warning("no exact step counter: %s", error)
-        self._note(
-            "start",
-            attempt=self.world.attempt,
-            resumed_from=self._completed,
-            checkpoint=found.path.name if found is not None else None,
-            previous_highest_step=self._counter.previous if self._counter is not None else None,
-            load_seconds=load_seconds,
-            run=str(self.directory),
-            world_size=self.world.size,
-        )
-
-    def _progress(self, step: int, loss: float | None) -> None:
-        if step <= self._reported:
-            return
-        self._reported = step
-        if self._record is not None:
-            if self._counter is not None:
-                self._counter.set(step)
-            self._record.progress(step, loss)
-
-    def _note(self, event: str, **fields: Any) -> None:
-        if self._record is not None:
-            self._record.event(event, **fields)
-
-    def _end_stuck(self, why: str) -> None:
-        """The process is about to be ended by the background thread."""
-        self._note("end", outcome="failed", saved_step=self.saved_step, step=self._completed, why=why)
-        log.warning("ending this process: %s", why)
-        if self._record is not None:
-            self._record.close(patience=2.0)
-
-    def _close(self, outcome: str, why: str) -> None:
-        abandoned = self._team.member.abandoned
-        self._note("end", outcome=outcome, saved_step=self.saved_step, step=self._completed, why=why or abandoned)
-        together = outcome != "failed" and self.saved_step == self._completed
-        self._team.close(ok=outcome != "failed", why=why, together=together)
-        if self._counter is not None:
-            self._counter.close()
-        if self._record is not None:
-            self._record.close()
-
-    def _only_here(self) -> None:
-        if os.getpid() != self._pid:
-            raise CheckpointError("this Run belongs to the parent process: a forked child can neither step nor report")
-
-
-def _await_manifest(path: Path) -> Checkpoint:
-    """The manifest of a checkpoint that rank 0 has verified, as soon as this node sees it."""
-    deadline = time.monotonic() + _VISIBLE
-    while True:
-        try:
-            return read_manifest(path)
-        except CheckpointError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.2)
+    def _open_vault(self, launch: str) -> Vault:
+        if self._store is None:
+            return super()._open_vault(launch)
+        return StoreVault(self.directory, launch, self._store)

@@ -12,35 +12,91 @@ import json
 import os
 import pickle
 import struct
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import InvalidCheckpointError
+from .errors import GivenUpError, InvalidCheckpointError
+from .snapshot import Snapshot
 
 _MAGIC = b"EVRSHRD1"
 _LENGTH = struct.Struct("<Q")
-_CHUNK = 8 << 20  # bytes hashed and written at a time: the page cache works while the next piece is hashed
+CHUNK = 8 << 20  # bytes written at a time, between two looks at whether the save is still wanted
+_WRITEBACK = 32 << 20  # bytes after which the disk is told to begin
+_INLINE = 1 << 20  # bytes below which a thread costs more than the hashing
 
 
-def write_shard(path: Path, captured: Any) -> tuple[int, str]:
-    """Write `captured` and wait for the disk; returns (bytes, SHA-256). Raises OSError, pickle.PicklingError."""
-    buffers: list[pickle.PickleBuffer] = []
-    body = pickle.dumps(captured, protocol=5, buffer_callback=buffers.append)
-    views = [buffer.raw() for buffer in buffers]
-    head = json.dumps({"pickle": len(body), "buffers": [view.nbytes for view in views]}).encode()
-    digest, size = hashlib.sha256(), 0
+def _never() -> bool:
+    return False
+
+
+def parts_of(snapshot: Snapshot) -> list[bytes | memoryview]:
+    """The pieces of the file, in order."""
+    head = json.dumps({"pickle": len(snapshot.body), "buffers": [view.nbytes for view in snapshot.views]}).encode()
+    return [_MAGIC, _LENGTH.pack(len(head)), head, snapshot.body, *snapshot.views]
+
+
+class Hashing:
+    """SHA-256 over pieces of memory in a second thread, while the first one writes them: hashlib lets go of the GIL."""
+
+    def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._parts, self._digest = parts, hashlib.sha256()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+        if sum(memoryview(part).nbytes for part in parts) > _INLINE:
+            self._thread = threading.Thread(target=self._work, name="everstep-hash", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        for part in self._parts:
+            view = memoryview(part)
+            for start in range(0, view.nbytes, CHUNK):
+                if self._stop:
+                    return
+                self._digest.update(view[start : start + CHUNK])
+
+    def result(self) -> str:
+        if self._thread is None:
+            self._work()
+        else:
+            self._thread.join()
+        return self._digest.hexdigest()
+
+    def cancel(self) -> None:
+        """Nobody wants the result; returns once the memory is no longer read."""
+        self._stop = True
+        if self._thread is not None:
+            self._thread.join()
+
+
+def write_shard(path: Path, snapshot: Snapshot, unwanted: Callable[[], bool] = _never) -> tuple[int, str]:
+    """Write `snapshot` and wait for the disk; returns (bytes, SHA-256).
+
+    Raises OSError, and GivenUpError once `unwanted` says so.
+    """
+    parts, size, begun = parts_of(snapshot), 0, 0
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    parts: list[bytes | memoryview] = [_MAGIC, _LENGTH.pack(len(head)), head, body, *views]
-    with open(fd, "wb", buffering=0) as file:
-        for part in parts:
-            view = memoryview(part).cast("B")
-            while view:
-                written = file.write(view[:_CHUNK])
-                digest.update(view[:written])
-                size += written
-                view = view[written:]
-        os.fsync(fd)
-    return size, digest.hexdigest()
+    hashing = Hashing(parts)
+    try:
+        with open(fd, "wb", buffering=0) as file:
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    if unwanted():
+                        raise GivenUpError("given up before it was written")
+                    written = file.write(view[:CHUNK])
+                    size += written
+                    view = view[written:]
+                    if size - begun >= _WRITEBACK:
+                        # Linux begins to write these pages out now, while the next ones are copied: a shorter fsync.
+                        os.posix_fadvise(fd, begun, size - begun, os.POSIX_FADV_DONTNEED)
+                        begun = size
+            os.fsync(fd)
+        return size, hashing.result()
+    except BaseException:
+        hashing.cancel()
+        raise
 
 
 def hash_file(path: Path) -> tuple[int, str]:
@@ -56,9 +112,19 @@ def hash_file(path: Path) -> tuple[int, str]:
 
 def read_shard(path: Path, size: int, sha256: str) -> Any:
     """Read a shard back, checked against its manifest first. Raises InvalidCheckpointError, OSError."""
-    data = bytearray(path.read_bytes())  # writable, so that restored numpy arrays are
-    if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
+    data = bytearray(size)  # writable, so that restored numpy arrays are
+    view = memoryview(data)
+    with open(path, "rb", buffering=0) as file:
+        while view and (count := file.readinto(view[: 1 << 30])):
+            view = view[count:]
+        longer = file.read(1)
+    if view or longer or hashlib.sha256(data).hexdigest() != sha256:
         raise InvalidCheckpointError(f"{path} does not match its manifest")
+    return unpack(data, path)
+
+
+def unpack(data: bytearray, path: object) -> Any:
+    """What a shard's bytes hold. Only for bytes whose hash was checked. Raises InvalidCheckpointError."""
     view, start = memoryview(data), len(_MAGIC) + _LENGTH.size
     if data[: len(_MAGIC)] != _MAGIC:
         raise InvalidCheckpointError(f"{path} is not a shard that this version can read")
@@ -70,4 +136,4 @@ def read_shard(path: Path, size: int, sha256: str) -> Any:
     for count in head["buffers"]:
         buffers.append(view[start : start + count])
         start += count
-    return pickle.loads(body, buffers=buffers)  # noqa: S301 - hash checked above; see the module's docstring
+    return pickle.loads(body, buffers=buffers)  # noqa: S301 - hash checked by the callers; see the module's docstring

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -54,6 +55,13 @@ class StopSignals:
             os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
             _hooked = True
 
+    def take_back(self) -> None:
+        """Put our handlers back in place of those that a framework has set meanwhile."""
+        if self._previous and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
+            for number in STOP_SIGNALS:
+                signal.signal(number, _nothing)
+
     def fileno(self) -> int:
         return self._read.fileno()
 
@@ -64,6 +72,11 @@ class StopSignals:
         except BlockingIOError:
             return None
         return next((signal.Signals(byte) for byte in data if byte in STOP_SIGNALS), None)
+
+    def previous_handler(self, name: str | None) -> Callable[[int, FrameType | None], Any] | None:
+        """The program's own handler of that signal, which gets its turn once the checkpoint is there; None if none."""
+        found = self._previous.get(signal.Signals[name]) if name is not None else None
+        return found if callable(found) else None
 
     def restore(self, stopped: bool) -> None:
         """Put the previous handlers back.

@@ -35,21 +35,22 @@ class Team:
         self.world, self.grace = world, grace
         self.patience = grace / 4
         self.member = Member()
-        self.leader = Leader(world.size, self.patience, grace * 3 / 4, note) if world.rank == 0 else None
+        self.leader = Leader(world.size, grace, note) if world.rank == 0 else None
         self.signals = StopSignals()
         self.signal: str | None = None  # the first stop signal that this rank got
         self.changed = threading.Condition()
         self.save_period: float | None = None  # seconds between periodic saves; read on rank 0 only
         self.on_stuck: Callable[[str], None] = lambda why: None
+        self.on_tick: Callable[[float], None] = lambda now: None  # a few times a second, from the background thread
         self._own = own
         self._note = note
         self._last_save = time.monotonic()
         self._closing = False
         self._broken = False  # the background thread is no more
         self._stop_known_at = math.inf  # monotonic seconds
-        self._writing = False  # the main thread is in a save, not stuck in a step
-        self._main_left = False  # the main thread has seen that the stop was abandoned
-        self._abandoned_at: float | None = None
+        self._saving = False  # a checkpoint is being made: by the writer's thread, or the main thread waits for it
+        self._main_left = False  # the main thread has come to where the stop ends its loop
+        self._hopeless_at: float | None = None
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -81,6 +82,13 @@ class Team:
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._woken)
         self._thread.start()
 
+    def plan_with(self, grace: float) -> None:
+        """Less than was asked for is granted: `grace` seconds, equal on all ranks."""
+        with self.changed:
+            self.grace, self.patience = grace, grace / 4
+            if self.leader is not None:
+                self.leader.plan_with(grace)
+
     def announce_resume(self, message: Message) -> None:
         """Rank 0 tells everybody where to begin."""
         assert self.leader is not None
@@ -108,27 +116,67 @@ class Team:
                 self._main_left = True
                 return "leave"
             if member.stop is not None and member.stop["step"] <= completed:
+                self._main_left = True
                 return "stop"
             if member.save_at is not None and member.save_at <= completed:
                 member.save_at = None
                 return "save"
-            member.passed = completed
+            member.passed, member.polls = completed, 0
             return "go"
 
-    def arrive(self, step: int) -> str | None:
-        """Wait until every rank stands at `step`, ready to write. Returns why not, or None."""
+    def poll(self) -> bool:
+        """Pass a poll point inside a step; True when all ranks are to leave the loop they are in at this very point."""
+        member = self.member
+        with self.changed:
+            if member.frozen is not None:
+                self.changed.wait_for(lambda: member.frozen is None, self.grace)
+            member.polls += 1
+            return member.abandoned is not None or member.cut
+
+    def begin_save(self, step: int) -> None:
+        """The save of `step` begins now on this rank: the next interval is counted from here."""
+        with self.changed:
+            self._saving, self._last_save = True, time.monotonic()
+            if self._cut_off() is None:
+                self._say({"t": "here", "step": step})
+
+    def arrive(self, step: int, needs: float, stall: float) -> Message | None:
+        """Wait until every rank has the state of `step`, ready to write. Returns None, or {"error", "skipped"}.
+
+        `needs` and `stall` (seconds) are what this rank expects to write for, and for how long its training was held.
+        """
         member = self.member
         with self.changed:
             member.forget_before(step)
             if self._cut_off() is None:
-                self._say({"t": "arrived", "step": step})
+                self._say({"t": "arrived", "step": step, "needs": needs, "stall": stall})
             self.changed.wait_for(
                 lambda: step in member.may_write or step in member.settled or self._cut_off() is not None
             )
             if step in member.settled:
-                return str(member.settled[step]["error"])
-            self._writing = step in member.may_write
-            return None if self._writing else self._cut_off()
+                return member.settled[step]
+            return None if step in member.may_write else {"error": self._cut_off(), "skipped": False}
+
+    def unwanted(self, step: int) -> bool:
+        """Whether the checkpoint of `step` was given up while this rank still writes it."""
+        return step in self.member.settled
+
+    def slowest_stall(self, step: int) -> float:
+        """Rank 0: seconds that the save of `step` held up the training on the rank where that took longest."""
+        assert self.leader is not None
+        with self.changed:
+            commit = self.leader.commits.get(step)
+            return commit.stall if commit is not None else 0.0
+
+    def time_left(self) -> float:
+        """Seconds to the kill as this rank knows it; infinite while nobody is stopping."""
+        return self._stop_known_at + self.grace - time.monotonic()
+
+    def give_up(self, step: int, why: str) -> None:
+        """Rank 0: abandon the save of `step` that is under way. The other ranks only say so when rank 0 does."""
+        if self.leader is not None:
+            with self.changed:
+                self._announce(self.leader.give_up(step, why))
 
     def report(self, step: int, message: Message) -> None:
         """Tell rank 0 what this rank wrote, or why it could not."""
@@ -136,22 +184,26 @@ class Team:
             self._say({"step": step, **message})
 
     def collect(self, step: int) -> dict[int, Message]:
-        """Rank 0: wait for every rank's report, as long as all are there and the stop's grace is not over."""
+        """Rank 0: wait for every rank's report, as long as all can still come and the stop's grace is not over.
+
+        When all are there, the checkpoint can no longer be given up.
+        """
         assert self.leader is not None
         leader, started = self.leader, time.monotonic()
         with self.changed:
-            while len(leader.commits[step].reports) < leader.size and not leader.gone:
-                stopping = leader.asked_since > 0
-                limit = leader.asked_since + self.grace if stopping else started + WRITE_LIMIT
-                if time.monotonic() >= limit:
+            commit = leader.commits[step]
+            while len(commit.reports) < leader.size and not (leader.gone.keys() - commit.reports.keys()):
+                left = min(leader.time_left(time.monotonic()), started + WRITE_LIMIT - time.monotonic())
+                if left <= 0 or commit.failed is not None:
                     break
-                self.changed.wait(min(1.0, max(0.01, limit - time.monotonic())))
-            return dict(leader.commits[step].reports)
+                self.changed.wait(min(1.0, max(0.01, left)))
+            commit.publishing = commit.failed is None and len(commit.reports) == leader.size
+            return dict(commit.reports)
 
     def settle(self, step: int, error: str | None) -> None:
         """Rank 0: tell everybody whether the checkpoint of `step` is published."""
         with self.changed:
-            self._announce([{"t": "settled", "step": step, "ok": error is None, "error": error}])
+            self._announce([{"t": "settled", "step": step, "ok": error is None, "error": error, "skipped": False}])
 
     def wait_settled(self, step: int) -> str | None:
         """Wait for rank 0's word on the checkpoint of `step`. Returns why it failed, or None."""
@@ -163,10 +215,10 @@ class Team:
             return None if outcome["ok"] else str(outcome["error"])
 
     def saved(self) -> None:
-        """A save ended now: the next interval begins here."""
+        """The save that was under way has ended, one way or the other."""
         with self.changed:
-            self._last_save = time.monotonic()
-            self._writing = False
+            self._saving = False
+            self.changed.notify_all()
 
     @property
     def stop_requested(self) -> bool:
@@ -236,6 +288,7 @@ class Team:
                     with self.changed:
                         key.data(key.fileobj)
                 self._end_if_stuck()
+                self.on_tick(time.monotonic())
         except Exception as error:
             # A bug here must not leave the main thread waiting for an answer that will never come.
             log.exception("the side channel failed; the training goes on without checkpoints")
@@ -308,7 +361,8 @@ class Team:
     def _tick(self, now: float) -> None:
         if self.leader is not None:
             self._announce(self.leader.tick(now))
-            if self.save_period is not None and now - self._last_save >= self.save_period:
+            due = self.save_period is not None and now - self._last_save >= self.save_period
+            if due and not self._saving:
                 self._last_save = now
                 self._announce(self.leader.ask_save(now))
         if self.member.stop is not None:
@@ -318,18 +372,19 @@ class Team:
         if self.leader is None and self.member.abandoned is None and now >= self._stop_known_at + bound:
             self.member.leader_lost("rank 0 never answered in time", stopping=True)
             self.changed.notify_all()
-        if self.member.abandoned is not None and self._abandoned_at is None:
-            self._abandoned_at = now
-            log.warning("stopping without a new checkpoint: %s", self.member.abandoned)
+        if self.member.hopeless is not None and self._hopeless_at is None:
+            self._hopeless_at = now
+            log.warning("stopping without a new checkpoint: %s", self.member.hopeless)
 
     def _end_if_stuck(self) -> None:
         """End the process when its stop was abandoned and its main thread does not come back.
 
-        It sits in a collective with a peer that is gone. Nothing can be saved any more; every second it stays keeps the
-        job's nodes from being used.
+        It sits in a collective with a peer that is gone. What was copied to host memory before may still be on its way
+        to the disk, and is waited for; beyond that nothing can be saved any more, and every second the process stays
+        keeps the job's nodes from being used.
         """
-        if self._abandoned_at is None or self._main_left or self._writing:
+        if self._hopeless_at is None or self._main_left or (self._saving and self.time_left() > 0):
             return
-        if time.monotonic() - self._abandoned_at >= min(_LINGER, self.patience):
-            self.on_stuck(f"{self.member.abandoned}; the training did not come back from its step")
+        if time.monotonic() - self._hopeless_at >= min(_LINGER, self.patience):
+            self.on_stuck(f"{self.member.hopeless}; the training did not come back from its step")
             os._exit(EXIT_STUCK)

@@ -13,6 +13,7 @@ resuming: sizes and SHA-256 decide.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -20,13 +21,16 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .durable import fsync_directory, replace_file, write_file
+from .agreement import Message
+from .durable import fsync_directory, fsync_file, replace_file, write_file
 from .errors import InvalidCheckpointError, SupersededError
-from .shard import hash_file
+from .shard import hash_file, read_shard, write_shard
+from .snapshot import Snapshot
 
 log = logging.getLogger("everstep_checkpoint")
 
@@ -38,12 +42,18 @@ _INVALID_KEPT = 1  # failed directories kept for a look; more would fill the dis
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A published checkpoint. `step` counts completed steps; `files` maps name -> (bytes, SHA-256)."""
+    """A published checkpoint. `step` counts completed steps; `files` maps name -> (bytes, SHA-256).
+
+    `foreign` says that the program wrote the files itself (see `attach`): their names and content are its affair.
+    """
 
     path: Path
     step: int
     world_size: int
     files: dict[str, tuple[int, str]]
+    foreign: bool = False
+    name: str | None = None
+    saved_at: float | None = None  # Unix seconds
 
     @property
     def bytes(self) -> int:
@@ -58,22 +68,37 @@ def rank_manifest_name(rank: int) -> str:
     return f"rank-{rank:04d}.json"
 
 
+def read_rank_seconds(path: Path) -> float | None:
+    """How long the rank took to write, from its manifest; None when that does not say."""
+    try:
+        seconds = float(json.loads(path.read_bytes())["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return seconds if seconds > 0 else None
+
+
 def step_name(step: int) -> str:
     return f"step_{step:08d}"
+
+
+def parse_manifest(path: Path, raw: Any) -> Checkpoint:
+    """Raises InvalidCheckpointError for a manifest of something else, and what a malformed one makes Python raise."""
+    if raw["format"] != FORMAT:
+        raise InvalidCheckpointError(f"{path}: format {raw['format']} is not one this version can read")
+    files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
+    name, saved_at = raw.get("name"), float(raw.get("time") or 0) or None
+    step, size, foreign = int(raw["step"]), int(raw["world_size"]), bool(raw.get("foreign", False))
+    wanted = {name for rank in range(size) for name in (shard_name(rank), rank_manifest_name(rank))}
+    if path.name != step_name(step) or (files.keys() != wanted and not foreign):
+        raise InvalidCheckpointError(f"{path}: the manifest belongs to another directory")
+    return Checkpoint(path, step, size, files, foreign, str(name) if name else None, saved_at)
 
 
 def read_manifest(path: Path) -> Checkpoint:
     """Read a checkpoint's manifest and check names and sizes, not contents. Raises InvalidCheckpointError."""
     try:
-        raw = json.loads((path / MANIFEST).read_bytes())
-        if raw["format"] != FORMAT:
-            raise InvalidCheckpointError(f"{path}: format {raw['format']} is not one this version can read")
-        files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
-        found = Checkpoint(path, int(raw["step"]), int(raw["world_size"]), files)
-        wanted = {name for rank in range(found.world_size) for name in (shard_name(rank), rank_manifest_name(rank))}
-        if path.name != step_name(found.step) or files.keys() != wanted:
-            raise InvalidCheckpointError(f"{path}: the manifest belongs to another directory")
-        for name, (size, _) in files.items():
+        found = parse_manifest(path, json.loads((path / MANIFEST).read_bytes()))
+        for name, (size, _) in found.files.items():
             if (actual := (path / name).stat().st_size) != size:
                 raise InvalidCheckpointError(f"{path / name} has {actual} bytes, the manifest says {size}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -118,7 +143,7 @@ class Vault:
         """Verify from the newest down, return the first that is sound; failed ones lose their name. Raises OSError."""
         for _, name in reversed(self.published()):
             try:
-                found = verify(self.directory / name)
+                found = self.verified(name)
             except InvalidCheckpointError as error:
                 log.warning("not resuming from a damaged checkpoint: %s", error)
                 self._rename_away(name, "invalid")
@@ -137,9 +162,54 @@ class Vault:
         for name in stale:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
+    def manifest(self, name: str) -> Checkpoint:
+        """See `read_manifest`."""
+        return read_manifest(self.directory / name)
+
+    def verified(self, name: str) -> Checkpoint:
+        """See `verify`."""
+        return verify(self.directory / name)
+
+    def write_rank(self, step: int, rank: int, snapshot: Snapshot, unwanted: Callable[[], bool]) -> Message:
+        """One rank's shard and its manifest, durable when this returns; the report for rank 0.
+
+        Raises OSError, and GivenUpError once `unwanted` says so.
+        """
+        began, staged = time.monotonic(), self.staging(step)
+        staged.mkdir(exist_ok=True)
+        self.check_room(snapshot.bytes)
+        size, sha256 = write_shard(staged / shard_name(rank), snapshot, unwanted)
+        took = round(time.monotonic() - began, 3)
+        manifest = json.dumps({"step": step, "rank": rank, "size": size, "sha256": sha256, "seconds": took}).encode()
+        write_file(staged / rank_manifest_name(rank), manifest)
+        fsync_directory(staged)
+        return {"t": "written", "manifest": hashlib.sha256(manifest).hexdigest(), "bytes": size}
+
+    def read_rank(self, found: Checkpoint, rank: int) -> tuple[Any, float | None]:
+        """(one rank's state, how many seconds it took to write). Raises InvalidCheckpointError, OSError."""
+        name = shard_name(rank)
+        captured = read_shard(found.path / name, *found.files[name])
+        return captured, read_rank_seconds(found.path / rank_manifest_name(rank))
+
     def staging(self, step: int) -> Path:
         """Where the ranks write the checkpoint of `step` before it has its name."""
         return self.directory / f".tmp-{step_name(step)}-{self._token}"
+
+    def check_room(self, size: int) -> None:
+        """Raises OSError (ENOSPC) when `size` bytes will not fit: known before they are written, not after."""
+        if shutil.disk_usage(self.directory).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def pin(self, step: int, name: str | None) -> None:
+        """Keep the checkpoint of `step`, published or not yet, until somebody removes its pin. Raises OSError."""
+        pins = self.own / "pins"
+        pins.mkdir(exist_ok=True)
+        replace_file(pins / step_name(step), (name or "").encode())
+
+    def pinned(self) -> set[str]:
+        """Names of checkpoints that are never deleted. Raises OSError."""
+        pins = self.own / "pins"
+        return set(os.listdir(pins)) if pins.is_dir() else set()
 
     def publish(self, step: int, reports: dict[int, str], about: dict[str, Any]) -> Checkpoint:
         """Check every rank's manifest and give the staged checkpoint its name; durable when this returns.
@@ -150,19 +220,49 @@ class Vault:
         staged = self.staging(step)
         files: dict[str, dict[str, int | str]] = {}
         for rank, reported in sorted(reports.items()):
-            name = rank_manifest_name(rank)
-            data = (staged / name).read_bytes()
-            digest = hashlib.sha256(data).hexdigest()
-            manifest = json.loads(data)
-            if digest != reported or (manifest["step"], manifest["rank"]) != (step, rank):
-                raise InvalidCheckpointError(f"{staged / name} is not the manifest that rank {rank} reported")
-            shard = shard_name(rank)
-            size, sha256 = int(manifest["size"]), str(manifest["sha256"])
-            if (staged / shard).stat().st_size != size:
-                raise InvalidCheckpointError(f"{staged / shard} is not as long as rank {rank} reported")
-            files |= {name: {"size": len(data), "sha256": digest}, shard: {"size": size, "sha256": sha256}}
-        whole = {"format": FORMAT, "step": step, "world_size": len(reports), "launch": self._token, "time": time.time()}
-        write_file(staged / MANIFEST, json.dumps(whole | about | {"files": files}, indent=1).encode())
+            data = (staged / rank_manifest_name(rank)).read_bytes()
+            size = (staged / shard_name(rank)).stat().st_size
+            files |= self.checked(step, rank, reported, data, size)
+        return self._give_name(step, len(reports), about, files)
+
+    def checked(self, step: int, rank: int, reported: str, data: bytes, size: int) -> dict[str, dict[str, int | str]]:
+        """One rank's two entries, from its manifest's bytes and its shard's size. Raises InvalidCheckpointError."""
+        name, shard = rank_manifest_name(rank), shard_name(rank)
+        digest, manifest = hashlib.sha256(data).hexdigest(), json.loads(data)
+        if digest != reported or (manifest["step"], manifest["rank"]) != (step, rank):
+            raise InvalidCheckpointError(f"{name} of step {step} is not the manifest that rank {rank} reported")
+        if size != int(manifest["size"]):
+            raise InvalidCheckpointError(f"{shard} of step {step} is not as long as rank {rank} reported")
+        sha256 = str(manifest["sha256"])
+        return {name: {"size": len(data), "sha256": digest}, shard: {"size": size, "sha256": sha256}}
+
+    def whole(self, step: int, world_size: int, about: dict[str, Any], files: dict[str, Any]) -> dict[str, Any]:
+        """The manifest of a checkpoint."""
+        head = {"format": FORMAT, "step": step, "world_size": world_size, "launch": self._token, "time": time.time()}
+        return head | about | {"files": files}
+
+    def publish_foreign(self, step: int, world_size: int, about: dict[str, Any]) -> Checkpoint:
+        """Publish what the program itself wrote into the staged directory, whatever it is. As `publish`."""
+        staged = self.staging(step)
+        files: dict[str, dict[str, int | str]] = {}
+        for path in sorted(staged.rglob("*")):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                raise InvalidCheckpointError(f"{path} is neither a file nor a folder: only those can be verified later")
+            if path.is_dir():
+                fsync_directory(path)
+                continue
+            fsync_file(path)
+            size, sha256 = hash_file(path)
+            files[str(path.relative_to(staged))] = {"size": size, "sha256": sha256}
+        if not files:
+            raise InvalidCheckpointError(f"{staged} is empty: write the checkpoint there before you commit it")
+        return self._give_name(step, world_size, about | {"foreign": True}, files)
+
+    def _give_name(
+        self, step: int, world_size: int, about: dict[str, Any], files: dict[str, dict[str, int | str]]
+    ) -> Checkpoint:
+        staged = self.staging(step)
+        write_file(staged / MANIFEST, json.dumps(self.whole(step, world_size, about, files), indent=1).encode())
         fsync_directory(staged)
         self._still_owner()
         final = self.directory / step_name(step)
@@ -191,9 +291,11 @@ class Vault:
     def retain(self, keep: int) -> list[str]:
         """Delete old checkpoints; returns the names removed. Raises OSError.
 
-        Kept: the newest `keep`, the one resumed from, and whatever else it takes for the two newest sound ones to stay.
+        Kept: the newest `keep`, the one resumed from, the pinned ones (which do not count among `keep`), and whatever
+        else it takes for the two newest sound ones to stay.
         """
-        names = [name for _, name in reversed(self.published())]
+        pinned = self.pinned()
+        names = [name for _, name in reversed(self.published()) if name not in pinned]
         removed: list[str] = []
         sound = 0
         for position, name in enumerate(names):
@@ -207,8 +309,8 @@ class Vault:
 
     def _is_sound(self, name: str) -> bool:
         try:
-            check = read_manifest if name in self._sound else verify
-            check(self.directory / name)
+            check = self.manifest if name in self._sound else self.verified
+            check(name)
         except InvalidCheckpointError as error:
             log.warning("a damaged checkpoint is not counted among those to keep: %s", error)
             return False

@@ -21,7 +21,8 @@ def main() -> None:
         held["step"] = step
 
     state = {"all": (lambda: (held["step"], [content(held["step"], part) for part in range(3)]), put)}
-    with Run(Path(sys.argv[1]), state=state, keep=2, every=Every(steps=1)) as run:
+    store = sys.argv[2] if len(sys.argv) > 2 else None
+    with Run(Path(sys.argv[1]), state=state, keep=2, every=Every(steps=1), store=store) as run:
         assert held["step"] == (run.resumed_from or 0), "the state is not that of the step in the name"
         print(run.resumed_from or 0, flush=True)
         for step in run.steps(1_000_000):

@@ -1,17 +1,28 @@
 """A rank that trains alone, step by step, and can be told to get stuck in one for ever, as in a collective."""
 
 import argparse
+import os
 import time
 from pathlib import Path
 
-from everstep_checkpoint import Every, Run
+from everstep_checkpoint import Every, Run, vault
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", type=Path)
 parser.add_argument("--grace", type=float, default=4.0)
 parser.add_argument("--stuck-rank", type=int, default=-1)
 parser.add_argument("--fail-rank", type=int, default=-1)
+parser.add_argument("--slow-disk", type=float, default=0.0)
 args = parser.parse_args()
+
+if args.slow_disk and os.environ["RANK"] == "0":
+    real = vault.write_shard
+
+    def slow(*how):
+        time.sleep(args.slow_disk)
+        return real(*how)
+
+    vault.write_shard = slow
 
 done = {"steps": 0}
 state = {"steps": (lambda: done["steps"], lambda saved: done.update(steps=saved))}

@@ -1,0 +1,19 @@
+"""What a worker process runs, in a module of its own so that a spawned one finds it."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.connection import Connection
+
+from everstep_checkpoint.shield import Shield
+
+
+def init(worker: int) -> None:
+    os.environ["WORKER"] = str(worker)
+
+
+def work(shield: Shield, pipe: Connection) -> None:
+    shield(3)
+    pipe.send(os.environ["WORKER"])
+    while pipe.poll(30):
+        pipe.send(pipe.recv())
