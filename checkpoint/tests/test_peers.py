@@ -13,7 +13,7 @@ from checkpoint_ranks import PROGRAMS, Launch, records, until
 
 from everstep_checkpoint import World, verify
 from everstep_checkpoint.team import Team
-from everstep_checkpoint.wire import join
+from everstep_checkpoint.wire import Hello, join
 from everstep_checkpoint.world import detect, side_port
 
 STUBBORN = PROGRAMS / "stubborn.py"
@@ -161,9 +161,9 @@ def test_who_may_join(tmp_path: Path, rank: int, token: str, secret: bytes | Non
         key = secret or (own / "key").read_bytes()
         assert (own / "key").stat().st_mode & 0o777 == 0o600
         if welcome:
-            join(("127.0.0.1", port), rank, token, key, 5.0).close()
+            join(("127.0.0.1", port), Hello(rank, token, "a process"), key, 5.0)[0].close()
         else:
             with pytest.raises(ConnectionRefusedError):
-                join(("127.0.0.1", port), rank, token, key, 5.0)
+                join(("127.0.0.1", port), Hello(rank, token, "a process"), key, 5.0)
     finally:
         team.close(ok=True, why="", together=False)

@@ -5,7 +5,8 @@ highest plus one. Nobody has passed that boundary yet, and everybody will reach 
 involved, and a step that is not being agreed on costs nothing.
 
 Messages: members say  stop, at, here, arrived, written, unwritten, bye;  the leader says  resume, freeze, go, abandon,
-write, settled. No I/O, no clock: `now` (monotonic seconds) comes in, messages go out.
+write, settled. A rank whose connection is gone for too long is left out until it is back; what was said meanwhile
+reaches it then. No I/O, no clock: `now` (monotonic seconds) comes in, messages go out.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Member:
                 return {"t": "at", "round": message["round"], "step": self.passed, "polls": self.polls}
             case "go":
                 self.frozen = None
+                if message["step"] <= self.passed:
+                    return self._too_late(message)
                 if message["kind"] == "stop":
                     self.stop = message
                 else:
@@ -58,6 +61,13 @@ class Member:
             case "settled":
                 self.settled[message["step"]] = message
         return None
+
+    def _too_late(self, go: Message) -> Message:
+        """It was agreed on while this rank could not be reached, and went on: there is no such step for it any more."""
+        why = "it had passed the agreed step before it heard of it"
+        if go["kind"] == "stop":
+            self.abandoned = self.abandoned or why
+        return {"t": "unwritten", "step": go["step"], "error": why}
 
     @property
     def cut(self) -> bool:
@@ -79,11 +89,15 @@ class Member:
         self.settled = {known: message for known, message in self.settled.items() if known >= step}
 
     def leader_lost(self, why: str, stopping: bool) -> None:
-        """Rank 0 is gone: nothing can be agreed on any more."""
+        """Rank 0 is gone: nothing can be agreed on, unless it comes back."""
         self.alone = self.alone or why
         self.frozen = None
         if stopping or self.stop is not None:
             self.abandoned = self.abandoned or why
+
+    def leader_back(self) -> None:
+        """Rank 0 can be reached again; what was given up meanwhile stays given up."""
+        self.alone = None
 
 
 @dataclass(slots=True)
@@ -172,10 +186,12 @@ class Leader:
                 self._here(rank, int(message["step"]), now)
             case "arrived":
                 return self._arrived(rank, message, now)
-            case "written" | "unwritten":
+            case "written":
                 commit = self.commits.get(message["step"])
                 if commit is not None:
                     commit.reports[rank] = message
+            case "unwritten":
+                return self._unwritten(rank, message, now)
         return []
 
     def lost(self, rank: int, why: str, now: float) -> list[Message]:
@@ -184,6 +200,10 @@ class Leader:
             return []
         self.gone[rank] = why
         return self.tick(now)
+
+    def returned(self, rank: int) -> None:
+        """Its connection is there again. What was given up without it stays given up; the next save counts on it."""
+        self.gone.pop(rank, None)
 
     def tick(self, now: float) -> list[Message]:
         """Let deadlines and losses take effect."""
@@ -280,6 +300,15 @@ class Leader:
             commit.writing = True
             return [{"t": "write", "step": step}]
         return self.tick(now)
+
+    def _unwritten(self, rank: int, message: Message, now: float) -> list[Message]:
+        """A rank has nothing to show for the step: the others need not wait for it."""
+        step = int(message["step"])
+        commit = self.commits.get(step) or self._here(rank, step, now)
+        commit.reports[rank] = message
+        if commit.writing or commit.failed is not None:
+            return []  # who collects the reports sees it
+        return self._fail(step, commit, f"{_ranks([rank])}: {message['error']}")
 
     def _stop_limit(self) -> float:
         return self.asked_since + max(self.patience, self.stop_budget)

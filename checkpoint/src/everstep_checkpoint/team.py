@@ -155,7 +155,11 @@ class Team:
             )
             if step in member.settled:
                 return member.settled[step]
-            return None if step in member.may_write else {"error": self._cut_off(), "skipped": False}
+            if step in member.may_write:
+                return None
+            why = str(self._cut_off())
+            self._say({"t": "unwritten", "step": step, "error": why})  # heard when the connection is there again
+            return {"error": why, "skipped": False}
 
     def unwanted(self, step: int) -> bool:
         """Whether the checkpoint of `step` was given up while this rank still writes it."""
@@ -337,26 +341,40 @@ class Team:
 
     def _exchange(self) -> None:
         """Take in what came over the connections."""
-        now = time.monotonic()
         if self._hub is not None and self.leader is not None:
             for rank, message in self._hub.take(self.leader.sticky):
-                if message["t"] == "bye":
-                    why = "it has finished" if message["ok"] else f"it failed: {message['why']}"
-                    self._announce(self.leader.lost(rank, why, now))
-                elif message["t"] == "lost":
-                    self._announce(self.leader.lost(rank, message["why"], now))
-                else:
-                    self._announce(self.leader.handle(rank, message, now))
+                self._announce(self._from_rank(self.leader, rank, message))
             self.changed.notify_all()
         if self._spoke is not None:
             for message in self._spoke.take():
-                if message["t"] == "lost":
-                    self.member.leader_lost(f"rank 0 is gone: {message['why']}", self.signal is not None)
-                else:
-                    answer = self.member.handle(message)
-                    if answer is not None:
-                        self._spoke.send(answer)
+                self._from_leader(self._spoke, message)
             self.changed.notify_all()
+
+    def _from_rank(self, leader: Leader, rank: int, message: Message) -> list[Message]:
+        now = time.monotonic()
+        match message["t"]:
+            case "bye":
+                return leader.lost(rank, "it has finished" if message["ok"] else f"it failed: {message['why']}", now)
+            case "lost":
+                if rank not in leader.gone:
+                    self._note("peer", phase="lost", rank=rank, why=message["why"])
+                return leader.lost(rank, message["why"], now)
+            case "back":
+                self._note("peer", phase="back", rank=rank)
+                leader.returned(rank)
+                return []
+        return leader.handle(rank, message, now)
+
+    def _from_leader(self, spoke: Spoke, message: Message) -> None:
+        match message["t"]:
+            case "lost":
+                self.member.leader_lost(f"rank 0 is gone: {message['why']}", self.signal is not None)
+            case "back":
+                self.member.leader_back()
+            case _:
+                answer = self.member.handle(message)
+                if answer is not None:
+                    spoke.send(answer)
 
     def _tick(self, now: float) -> None:
         if self.leader is not None:

@@ -13,6 +13,7 @@ import json
 import secrets
 import socket
 import struct
+from dataclasses import asdict, dataclass
 from typing import Any
 
 Message = dict[str, Any]
@@ -55,6 +56,10 @@ def keep_alive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
 
 
+class PeerClosedError(ConnectionResetError):
+    """The other end was closed in good order: its process has ended, or does not want this connection any more."""
+
+
 class Link:
     """One connection, non-blocking: `send` queues, `flush` and `receive` move bytes; OSError when it is broken."""
 
@@ -88,7 +93,7 @@ class Link:
         except BlockingIOError:
             return []
         if not data:
-            raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection")
+            raise PeerClosedError(errno.ECONNRESET, "the peer closed the connection")
         self._inbox += data
         return self.parse()
 
@@ -115,21 +120,37 @@ class Link:
         self.sock.close()
 
 
-def join(address: tuple[str, int], rank: int, token: str, secret: bytes, timeout: float) -> Link:
-    """Connect to rank 0 and prove who we are, waiting at most `timeout` seconds a step. Raises OSError."""
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a rank says of itself when it connects: `session` names its process, `heard` counts the messages it has."""
+
+    rank: int
+    token: str
+    session: str
+    heard: int = 0
+
+    def proof(self, secret: bytes, nonce: str) -> str:
+        return proof(secret, "member", nonce, self.token, str(self.rank), self.session)
+
+
+def join(address: tuple[str, int], hello: Hello, secret: bytes, timeout: float) -> tuple[Link, int]:
+    """Connect to rank 0 and prove who we are, waiting at most `timeout` seconds a step.
+
+    Returns the connection and how many of our messages rank 0 has. Raises OSError.
+    """
     sock = socket.create_connection(address, timeout=timeout)
     try:
         link = Link(sock)
         challenge = _next(link)
         nonce = new_nonce()
-        answer = proof(secret, "member", str(challenge.get("nonce")), token, str(rank))
-        link.send({"t": "hello", "rank": rank, "token": token, "proof": answer, "nonce": nonce})
+        answer = hello.proof(secret, str(challenge.get("nonce")))
+        link.send({"t": "hello", **asdict(hello), "proof": answer, "nonce": nonce})
         link.flush()
         welcome = _next(link)
-        if not hmac.compare_digest(str(welcome.get("proof")), proof(secret, "leader", nonce, token)):
+        if not hmac.compare_digest(str(welcome.get("proof")), proof(secret, "leader", nonce, hello.token)):
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"{address[0]}:{address[1]} is not rank 0 of this launch")
         sock.setblocking(False)
-        return link
+        return link, int(welcome.get("heard", 0))
     except BaseException:
         sock.close()
         raise

@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from everstep_checkpoint import Every, Run, vault
+from everstep_checkpoint import Every, Run, links, vault
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--dir", type=Path)
@@ -13,7 +13,9 @@ parser.add_argument("--grace", type=float, default=4.0)
 parser.add_argument("--stuck-rank", type=int, default=-1)
 parser.add_argument("--fail-rank", type=int, default=-1)
 parser.add_argument("--slow-disk", type=float, default=0.0)
+parser.add_argument("--away", type=float, default=links._AWAY)
 args = parser.parse_args()
+links._AWAY = args.away
 
 if args.slow_disk and os.environ["RANK"] == "0":
     real = vault.write_shard
