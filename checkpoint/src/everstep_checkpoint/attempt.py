@@ -16,6 +16,7 @@ from .agreement import Message
 from .errors import CheckpointError, RendezvousError, StateMismatchError
 from .grace import Grace, effective
 from .interval import Every, Interval, failure_rate
+from .launched import ancestors, deaf
 from .outcome import leave_outcome
 from .record import Record, StepCounter, record_file
 from .saver import Saver
@@ -54,6 +55,7 @@ class Attempt:
         self._completed = 0
         self._reported = -1
         self._pid = os.getpid()
+        self._warnings: list[str] = []
         self._record: Record | None = None
         self._counter: StepCounter | None = None
         self._sections = Sections(self._note)
@@ -133,8 +135,9 @@ class Attempt:
         granted = effective(self._asked_grace, os.environ)
         self.grace = granted.seconds
         self._team.plan_with(self.grace)
-        if granted.warning:
-            log.warning("%s", granted.warning)
+        self._warnings = [text for text in (granted.warning, deaf(os.environ, ancestors())) if text]
+        for text in self._warnings:
+            log.warning("%s", text)
         return granted
 
     def _resume(self, granted: Grace) -> None:
@@ -217,6 +220,7 @@ class Attempt:
             run=str(self.directory),
             world_size=self.world.size,
             grace={"asked": granted.asked, "granted": granted.seconds, **granted.limits},
+            warnings=self._warnings,
         )
 
     def _progress(self, step: int, loss: float | None) -> None:
