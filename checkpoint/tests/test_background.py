@@ -17,7 +17,8 @@ from checkpoint_ranks import PROGRAMS, records, until
 
 import everstep_checkpoint.vault as vault_module
 from everstep_checkpoint import CheckpointError, Every, Run, arrays, attach, verify
-from everstep_checkpoint.snapshot import HostMemory
+from everstep_checkpoint.shard import hash_file, read_shard, write_shard
+from everstep_checkpoint.snapshot import HostMemory, borrow
 
 
 @pytest.fixture(autouse=True)
@@ -292,3 +293,40 @@ def test_the_time_of_a_slow_getter_is_part_of_the_save(tmp_path: Path) -> None:
         list(run.steps(1))
     (committed,) = [event for event in records(tmp_path)[0] if event.get("phase") == "committed"]
     assert committed["seconds"] >= committed["stall_s"] >= 0.2
+
+
+def test_a_stop_needs_no_second_copy_of_the_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first save of a fresh run is that of its stop: fresh memory for a copy would cost a part of the grace."""
+    held = {"w": np.arange(3_000_000, dtype=np.float64)}
+    monkeypatch.setattr(HostMemory, "take", lambda *_: pytest.fail("the state was copied"))
+    with Run(tmp_path, state={"w": arrays(held)}) as run:
+        for step in run.steps(100):
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+    assert run.outcome == "stopped"
+    monkeypatch.undo()
+    restored = {"w": np.zeros(3_000_000)}
+    with Run(tmp_path, state={"w": arrays(restored)}) as run:
+        assert run.resumed_from is not None
+    assert (restored["w"] == held["w"]).all()
+
+
+def test_memory_that_changes_while_it_is_written_is_still_what_its_hash_says(tmp_path: Path) -> None:
+    """A program whose own threads go on may save a mixture of before and after, but never a file that will not load."""
+    held = np.zeros(6_000_000)
+    done = threading.Event()
+
+    def go_on() -> None:
+        while not done.is_set():
+            held[:] += 1
+
+    other = threading.Thread(target=go_on)
+    other.start()
+    try:
+        for name in ("a", "b", "c"):
+            size, sha256 = write_shard(tmp_path / name, borrow({"w": held}))
+            assert hash_file(tmp_path / name) == (size, sha256)
+            assert read_shard(tmp_path / name, size, sha256)["w"].shape == held.shape
+    finally:
+        done.set()
+        other.join()

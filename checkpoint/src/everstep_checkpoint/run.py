@@ -13,7 +13,7 @@ from .attempt import Attempt
 from .interval import Every
 from .saver import Job
 from .shield import shield_data_loaders
-from .snapshot import HostMemory, Snapshot
+from .snapshot import HostMemory, Snapshot, borrow
 from .state import State
 from .store import StoreVault
 from .vault import Checkpoint, Vault, shard_name
@@ -162,7 +162,9 @@ class Run(Attempt):
         self._team.begin_save(step)
         snapshot, problem, bug = Snapshot(b""), None, None
         try:
-            snapshot = self._memory.take(self._state.capture())
+            captured = self._state.capture()
+            # Who waits for the write needs no copy: fresh memory for one costs more time than the write of a stop has.
+            snapshot = self._memory.take(captured) if in_background else borrow(captured)
         except Exception as failure:
             problem, bug = f"{type(failure).__name__}: {failure}", failure
         self._saver.submit(self._job(step, why, name, snapshot, (began, problem)))

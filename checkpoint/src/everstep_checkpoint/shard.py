@@ -11,9 +11,10 @@ import hashlib
 import json
 import os
 import pickle
+import queue
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ _MAGIC = b"EVRSHRD1"
 _LENGTH = struct.Struct("<Q")
 CHUNK = 8 << 20  # bytes written at a time, between two looks at whether the save is still wanted
 _WRITEBACK = 32 << 20  # bytes after which the disk is told to begin
+_IN_FLIGHT = 4  # pieces copied and not yet hashed
 _INLINE = 1 << 20  # bytes below which a thread costs more than the hashing
 
 
@@ -49,12 +51,14 @@ class Hashing:
             self._thread.start()
 
     def _work(self) -> None:
-        for part in self._parts:
-            view = memoryview(part)
-            for start in range(0, view.nbytes, CHUNK):
-                if self._stop:
-                    return
-                self._digest.update(view[start : start + CHUNK])
+        for piece in _cut(self._parts):
+            if self._stop:
+                return
+            self._digest.update(piece)
+
+    def pieces(self) -> Iterator[memoryview]:
+        """What is to be written."""
+        return _cut(self._parts)
 
     def result(self) -> str:
         if self._thread is None:
@@ -70,22 +74,69 @@ class Hashing:
             self._thread.join()
 
 
+class Passing:
+    """The same over memory that may still change: each piece is copied once, and that copy is written and hashed."""
+
+    def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._parts, self._digest = parts, hashlib.sha256()
+        self._free: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self._due: queue.SimpleQueue[tuple[bytearray, int] | None] = queue.SimpleQueue()
+        self._largest = min(CHUNK, max(memoryview(part).nbytes for part in parts))
+        self._thread = threading.Thread(target=self._work, name="everstep-hash", daemon=True)
+        self._thread.start()
+
+    def pieces(self) -> Iterator[memoryview]:
+        """What is to be written; each is good until the next is asked for."""
+        made = 0
+        for piece in _cut(self._parts):
+            if made < _IN_FLIGHT and self._free.empty():
+                made += 1
+                buffer = bytearray(self._largest)
+            else:
+                buffer = self._free.get()
+            view = memoryview(buffer)[: piece.nbytes]
+            view[:] = piece.cast("B")
+            self._due.put((buffer, piece.nbytes))
+            yield view
+
+    def _work(self) -> None:
+        while (due := self._due.get()) is not None:
+            buffer, size = due
+            self._digest.update(memoryview(buffer)[:size])
+            self._free.put(buffer)
+
+    def result(self) -> str:
+        self.cancel()
+        return self._digest.hexdigest()
+
+    def cancel(self) -> None:
+        """Returns once the memory is no longer read."""
+        self._due.put(None)
+        self._thread.join()
+
+
+def hashing_of(snapshot: Snapshot) -> Hashing | Passing:
+    """What hands out the pieces of the file and knows their hash in the end."""
+    parts = parts_of(snapshot)
+    return Passing(parts) if snapshot.live else Hashing(parts)
+
+
 def write_shard(path: Path, snapshot: Snapshot, unwanted: Callable[[], bool] = _never) -> tuple[int, str]:
     """Write `snapshot` and wait for the disk; returns (bytes, SHA-256).
 
     Raises OSError, and GivenUpError once `unwanted` says so.
     """
-    parts, size, begun = parts_of(snapshot), 0, 0
+    size, begun = 0, 0
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    hashing = Hashing(parts)
+    hashing = hashing_of(snapshot)
     try:
         with open(fd, "wb", buffering=0) as file:
-            for part in parts:
-                view = memoryview(part)
+            for piece in hashing.pieces():
+                view = piece
                 while view:
                     if unwanted():
                         raise GivenUpError("given up before it was written")
-                    written = file.write(view[:CHUNK])
+                    written = file.write(view)
                     size += written
                     view = view[written:]
                     if size - begun >= _WRITEBACK:
@@ -97,6 +148,14 @@ def write_shard(path: Path, snapshot: Snapshot, unwanted: Callable[[], bool] = _
     except BaseException:
         hashing.cancel()
         raise
+
+
+def _cut(parts: Sequence[bytes | memoryview]) -> Iterator[memoryview]:
+    """At most CHUNK bytes at a time."""
+    for part in parts:
+        view = memoryview(part)
+        for start in range(0, view.nbytes, CHUNK):
+            yield view[start : start + CHUNK]
 
 
 def hash_file(path: Path) -> tuple[int, str]:

@@ -24,10 +24,14 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`body` is the pickle, `views` are the buffers that belong to it, in their order."""
+    """`body` is the pickle, `views` are the buffers that belong to it, in their order.
+
+    `live` says that they are the program's own memory and no copy: who reads them twice may see two things.
+    """
 
     body: bytes
     views: list[memoryview] = field(default_factory=list)
+    live: bool = False
 
     @property
     def bytes(self) -> int:
@@ -100,9 +104,7 @@ class HostMemory:
 
     def take(self, captured: Any) -> Snapshot:
         """Copy `captured`; nothing of it is referenced afterwards. Raises MemoryError, and what pickling raises."""
-        buffers: list[pickle.PickleBuffer] = []
-        file = io.BytesIO()
-        _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(captured)
+        body, buffers = _pickled(captured)
         sources = [buffer.raw() for buffer in buffers]
         starts, total = [], 0
         for source in sources:
@@ -119,7 +121,20 @@ class HostMemory:
             views.append(view)
         for buffer in buffers:
             buffer.release()
-        return Snapshot(file.getvalue(), views)
+        return Snapshot(body, views)
+
+
+def borrow(captured: Any) -> Snapshot:
+    """`captured` as it lies in memory, for who holds the training until it is written. Raises what pickling raises."""
+    body, buffers = _pickled(captured)
+    return Snapshot(body, [buffer.raw() for buffer in buffers], live=True)
+
+
+def _pickled(captured: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    buffers: list[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(captured)
+    return file.getvalue(), buffers
 
 
 def _pages(size: int) -> memoryview:

@@ -21,7 +21,7 @@ from typing import Any
 
 from .agreement import Message
 from .errors import CheckpointError, GivenUpError, InvalidCheckpointError
-from .shard import CHUNK, Hashing, parts_of, unpack
+from .shard import CHUNK, hashing_of, unpack
 from .snapshot import Snapshot
 from .vault import MANIFEST, Checkpoint, Vault, parse_manifest, rank_manifest_name, shard_name, step_name
 
@@ -89,18 +89,16 @@ class StoreVault(Vault):
                 self._remove(f"{self._root}/{name}")
 
     def write_rank(self, step: int, rank: int, snapshot: Snapshot, unwanted: Callable[[], bool]) -> Message:
-        began, parts, size = time.monotonic(), parts_of(snapshot), 0
+        began, size = time.monotonic(), 0
         folder = self._folder(step)
         self._fs.makedirs(folder, exist_ok=True)
-        hashing = Hashing(parts)
+        hashing = hashing_of(snapshot)
         try:
             with self._fs.open(f"{folder}/{shard_name(rank)}", "wb") as stream:
-                for part in parts:
-                    view = memoryview(part)
-                    for start in range(0, view.nbytes, CHUNK):
-                        if unwanted():
-                            raise GivenUpError("given up before it was written")
-                        size += stream.write(view[start : start + CHUNK])
+                for piece in hashing.pieces():
+                    if unwanted():
+                        raise GivenUpError("given up before it was written")
+                    size += stream.write(piece)
             sha256 = hashing.result()
         except BaseException:
             hashing.cancel()
