@@ -1,0 +1,87 @@
+"""The ways in which a training is started under Slurm: who hears the stop signal, and who is told that it may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.lab.heals.ward import Ward
+
+pytestmark = pytest.mark.lab
+TRAIN = 'python3 train.py --dir "$HOME/runs/$SLURM_JOB_ID" --steps 100000 --step-time 0.1 --save-every-steps 100000'
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the training is started; `warning` is a part of what it says then, `tasks` its ranks."""
+
+    command: str
+    tasks: int = 2
+    warning: str = ""
+
+
+WAYS = {
+    "srun python": Way(f"srun {TRAIN}"),
+    "exec": Way(f"srun --ntasks=1 everstep-checkpoint exec --grace 100 -- {TRAIN}", tasks=1),
+    "srun bash -c": Way(f"srun bash -c '{TRAIN}; true'", warning="a shell (bash) stands between srun and this program"),
+    "no srun": Way(TRAIN, tasks=1, warning="put srun before it"),
+}
+HEARING = ("srun python", "exec")
+
+
+@pytest.fixture(scope="module")
+def jobs(whole_ward: Ward) -> Mapping[str, str]:
+    """Way -> job; all train, and those that can hear it have been told to stop."""
+    login = whole_ward.scene.login
+    jobs: dict[str, str] = {}
+    for name, way in WAYS.items():
+        # One after the other: where one runs does not matter, and the nodes have room for two.
+        jobs[name] = job = login.submit(
+            "--nodes=1", f"--ntasks={way.tasks}", "--gpus-per-node=1", f"--wrap={way.command}"
+        )
+        whole_ward.until(f"{name} trains", lambda job=job: highest(whole_ward, job) >= 3, 120)  # type: ignore[misc]
+        if name in HEARING:
+            login.run("scancel", "--signal=TERM", job)
+            whole_ward.until(f"{name} has ended", lambda job=job: bool(events(whole_ward, job, "end")), 60)  # type: ignore[misc]
+        else:
+            login.run("scancel", job)
+    return jobs
+
+
+def events(ward: Ward, job: str, event: str) -> list[dict[str, Any]]:
+    """Those of the job's record, in order."""
+    text = ward.scene.login.run("sh", "-c", f"cat ~/.everstep/jobs/{int(job)}/attempt-*.jsonl 2>/dev/null || true")
+    return [line for line in map(json.loads, text.splitlines()) if line["event"] == event]
+
+
+def highest(ward: Ward, job: str) -> int:
+    return max((int(line["step"]) for line in events(ward, job, "progress")), default=0)
+
+
+@pytest.mark.parametrize("name", HEARING)
+def test_a_signal_from_slurm_makes_it_save(whole_ward: Ward, jobs: Mapping[str, str], name: str) -> None:
+    (start,) = events(whole_ward, jobs[name], "start")
+    (stop,) = events(whole_ward, jobs[name], "stop")
+    (end,) = events(whole_ward, jobs[name], "end")
+    assert (start["world_size"], start["warnings"]) == (WAYS[name].tasks, [])
+    assert start["grace"]["Slurm"] == 120
+    assert (end["outcome"], end["saved_step"]) == ("stopped", stop["agreed_step"])
+    assert end["saved_step"] > 0
+
+
+def test_the_wrapper_says_how_it_ended(whole_ward: Ward, jobs: Mapping[str, str]) -> None:
+    (end,) = events(whole_ward, jobs["exec"], "end")
+    said = whole_ward.scene.login.run("cat", f"slurm-{jobs['exec']}.out")
+    assert f"the training has stopped, newest checkpoint: step {end['saved_step']}" in said
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS if name not in HEARING])
+def test_who_may_not_hear_slurm_is_told_at_the_start(whole_ward: Ward, jobs: Mapping[str, str], name: str) -> None:
+    (start,) = events(whole_ward, jobs[name], "start")
+    (warning,) = start["warnings"]
+    assert WAYS[name].warning in warning
+    assert warning in whole_ward.scene.login.run("cat", f"slurm-{jobs[name]}.out")
