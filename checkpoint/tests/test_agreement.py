@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from everstep_checkpoint.agreement import Leader, Member
 
-TRIALS = int(os.environ.get("EVERSTEP_FUZZ_TRIALS", "40"))
+TRIALS = int(os.environ.get("EVERSTEP_FUZZ_TRIALS", "20"))
 
 
 @pytest.mark.timeout(300 + TRIALS)
