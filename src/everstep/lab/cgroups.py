@@ -67,9 +67,10 @@ def members(relative: str) -> set[int]:
     """Every process in the group or below it, in any hierarchy."""
     found: set[int] = set()
     for root in hierarchies():
-        for procs in (root / relative).rglob("cgroup.procs"):
+        # os.walk passes over a group that ends while we look; pathlib's rglob raises.
+        for group, _, _ in os.walk(root / relative):
             with contextlib.suppress(OSError):
-                found.update(int(pid) for pid in procs.read_text().split())
+                found.update(int(pid) for pid in Path(group, "cgroup.procs").read_text().split())
     return found - {0}
 
 
@@ -93,9 +94,9 @@ def remove(relative: str, seconds: float = 10) -> None:
     for root in hierarchies():
         top = root / relative
         while top.exists():
-            for group in [*sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True), top]:
+            for group, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
-                    group.rmdir()
+                    os.rmdir(group)
             if not top.exists():
                 break
             if time.monotonic() > deadline:
