@@ -163,6 +163,25 @@ def test_a_drain_of_somebody_else_outlives_the_pod(slurm: Slurm) -> None:
     until("the end of the drain shows, too", 15, lambda: shown()["status"] == "False")
 
 
+def test_a_job_that_breaks_on_all_of_its_nodes_is_to_blame_itself(slurm: Slurm) -> None:
+    job = slurm.login.submit("-N2", "-o", "/dev/null", "--wrap", "srun sleep 300")
+    until("the job runs", 30, lambda: slurm.login.job(job).get("State") == "RUNNING")
+    for node in slurm.nodes:
+        slurm.lab.inject(node, 31)  # a program's own page fault
+
+    def blamed() -> list[dict[str, Any]]:
+        found = slurm.lab.get("fleetincidents")["items"]
+        return [each["status"] for each in found if each["status"]["about"] == f"{NAMESPACE}/{NAME}/{job}"]
+
+    until("the job is blamed", 20, lambda: bool(blamed()))
+    (incident,) = blamed()
+    assert (incident["blame"], incident["code"]) == ("job", "xid:31")
+    assert set(incident["nodes"]) == set(slurm.nodes)
+    about = ("-n", "default", "--field-selector=involvedObject.kind=FleetIncident")
+    until("its owner is told", 10, lambda: "(to ada)" in slurm.lab.kubectl("get", "events", *about))
+    slurm.login.run("scancel", job)
+
+
 def test_a_changed_setting_reaches_the_nodes_and_jobs_run_on(slurm: Slurm) -> None:
     job = slurm.login.submit("-N2", "-o", "/dev/null", "--wrap", "srun sleep 300")
     until("the job runs", 30, lambda: slurm.login.job(job).get("State") == "RUNNING")

@@ -84,7 +84,7 @@ class FleetWatch:
     async def _pass_on(self, histories: Mapping[str, Sequence[Occurrence]]) -> None:
         for node, inherited in list(histories.items())[:WRITES_A_LOOK]:
             if self._may_act():
-                log.info("a GPU has a past in another node", node=node, episodes=len(inherited))
+                log.info("a node is told what its GPUs had elsewhere", node=node, episodes=len(inherited))
                 await within(self._world.cluster.tell_history(node, inherited))
 
     async def _ask_slurm(self) -> None:
