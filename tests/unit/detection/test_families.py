@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
@@ -347,7 +347,28 @@ _PIECES = st.one_of(
 )
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "   ",
+        "<4>",
+        "2026-11-29T10:00:00 ",
+        "2026-11-29 10:00:00 ",
+        "[ 12.3] <4>",
+        "10.0.0.1: kern: warning: [2026-11-29T10:00:00Z]: ",
+    ],
+)
+def test_a_process_whose_name_looks_like_a_prefix_hides_nothing(prefix: str) -> None:
+    found = parse_line(f"{prefix}NVRM: Xid (PCI:0000:01:00): 79, pid=1, name=a kernel: b, GPU has fallen off the bus.")
+    assert found is not None
+    assert (found.code, found.pci) == ("79", "0000:01:00")
+
+
 @given(st.lists(_PIECES, max_size=6).map(b"".join))
+@example(b"4,4471,3023054882,-;Aug 17 06:18:01 host systemd-networkd[5398]: ib6: lost carrier")
+@example(
+    b"   amdgpu 0000:c3:00.0: amdgpu: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected! kernel: a"
+)
 def test_the_prefilter_passes_over_nothing_that_is_evidence(line: bytes) -> None:
     if b"\n" in line:
         return

@@ -109,5 +109,18 @@ def _message_start(line: bytes) -> int:
     dated = line[:1] == b"[" and (start := line.find(b"] ") + 2) > 1
     if dated and (line[start : start + 4] in WORDS or b"kernel:" not in line):
         return start
-    start = line.find(b" kernel: ") + 9
-    return start if start > 8 else 0
+    end = line.find(b" kernel: ")
+    return end + 9 if end > 0 and _is_prefix(line, end) else 0
+
+
+def _is_prefix(line: bytes, end: int) -> bool:
+    """Whether what stands before ``kernel:`` is a logger's prefix, and not a message that quotes that word.
+
+    A message may hold any word: process names in it are a user's choice. Behind a letter a prefix ends in ``kernel:``
+    or there is none, and then the line's own first bytes decide, which the caller has looked at. Behind an ISO date
+    it need not, so nothing but the name of a host may stand between.
+    """
+    if line[:1].isalpha():
+        return True
+    host = line.rfind(b" ", 0, end)
+    return line[4:5] == b"-" and line.count(b" ", 0, host) == (line[10:11] == b" ")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from everstep.core.health import Evidence
 from everstep.core.kernel_lines import amd, host, network, nvidia, pcie, sxid, xid
-from everstep.core.kernel_lines.prefixes import message_start
+from everstep.core.kernel_lines.prefixes import message_start, networkd_start
 
 LINE_LIMIT = 512  # characters of a line that evidence keeps
 
@@ -38,5 +38,7 @@ def read_text(line: bytes, *, record: bool = False) -> Evidence | None:
             start, times = (len(line) - len(line.lstrip()), 1) if record else message_start(line)
         evidence = family.parse(line, start)
         if evidence is not None:
+            if record and networkd_start(line) is not None:
+                return None  # the kernel quotes no daemon
             return replace(evidence, line=line.decode("utf-8", "replace").strip()[:LINE_LIMIT], count=times)
     return None
