@@ -10,6 +10,7 @@ from everstep.core.correlation.fleet import Blame, FleetRules
 from everstep.core.health import Fault, FaultClass, FirstAction, Severity
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import Outcome, Stage
+from everstep.testing.crashes import CrashPlan, Side
 from everstep.testing.scenario import Process, Scenario
 from everstep.testing.slurm_training import JobSpec
 
@@ -173,3 +174,27 @@ def test_an_incident_does_not_end_because_slurm_cannot_be_asked() -> None:
     run(scenario, 120.0)
     (record,) = scenario.fleet_incidents.records.values()
     assert record.ended_at is None
+
+
+def test_whenever_the_controller_dies_people_are_told_and_at_most_twice() -> None:
+    def disturbed(at: int, side: Side) -> Scenario:
+        plan = CrashPlan(at, side)
+        scenario = Scenario(nodes=4, spares=0, looks_across=True, plan=plan)
+        report(scenario, ["gpu-1", "gpu-2", "gpu-3"], "host:file_server_lost", FaultClass.STORAGE, "10.0.0.9")
+        run(scenario, 15.0)
+        return scenario
+
+    calls = disturbed(0, Side.BEFORE).plan.calls
+    points = [
+        at for at, call in enumerate(calls, start=1) if call.startswith(("fleet_incidents", "notifier", "cluster.ev"))
+    ]
+    assert len(points) >= 8
+    for at in points:
+        for side in (Side.BEFORE, Side.AFTER):
+            scenario = disturbed(at, side)
+            assert scenario.crashes == 1
+            (record,) = scenario.fleet_incidents.records.values()
+            assert record.told, f"killed {side} call {at} ({calls[at - 1]})"
+            assert 1 <= len(scenario.notifier.notices) <= 2
+            shown = {name for kind, name, reason, _ in scenario.cluster.events if reason == "FleetIncident"}
+            assert shown == set(record.nodes)
