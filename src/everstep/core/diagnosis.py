@@ -119,7 +119,13 @@ class Diagnosis:
             return f"{accusers[0].reason}{where}{more}"
         if self.broken:
             return "; ".join(f"{name} cannot be read: {why}" for name, why in self.broken)
-        noted = f"{len(self.faults)} faults are noted, none accuses the node" if self.faults else "no fault is active"
+        match len(self.faults):
+            case 0:
+                noted = "no fault is active"
+            case 1:
+                noted = "1 fault is noted, it does not accuse the node"
+            case number:
+                noted = f"{number} faults are noted, none accuses the node"
         return f"{len(self.gpus)} GPUs answer, {noted}"
 
 
