@@ -71,6 +71,8 @@ def test_only_the_agent_that_reads_a_device_is_privileged(helm: Path) -> None:
     in_a_lab = container(one(rendered(helm, *LAB), "DaemonSet", "everstep-agent"))
     assert "privileged" not in in_a_lab["securityContext"]
     assert in_a_lab["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    pods = [one(rendered(helm, *how), "DaemonSet", "everstep-agent")["spec"]["template"]["spec"] for how in ((), LAB)]
+    assert [pod.get("hostPID", False) for pod in pods] == [True, False]
     for name in ("everstep-controller", "everstep-slurm-operator"):
         context = container(one(rendered(helm), "Deployment", name))["securityContext"]
         assert context["runAsNonRoot"]
