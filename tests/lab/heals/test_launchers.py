@@ -27,7 +27,9 @@ class Way:
 WAYS = {
     "srun python": Way(f"srun {TRAIN}"),
     "exec": Way(f"srun --ntasks=1 everstep-checkpoint exec --grace 100 -- {TRAIN}", tasks=1),
-    "srun bash -c": Way(f"srun bash -c '{TRAIN}; true'", warning="a shell (bash) stands between srun and this program"),
+    "srun bash -c": Way(
+        f"srun bash -c '{TRAIN}; true'", tasks=1, warning="a shell (bash) stands between srun and this program"
+    ),
     "no srun": Way(TRAIN, tasks=1, warning="put srun before it"),
 }
 HEARING = ("srun python", "exec")
@@ -37,18 +39,18 @@ HEARING = ("srun python", "exec")
 def jobs(whole_ward: Ward) -> Mapping[str, str]:
     """Way -> job; all train, and those that can hear it have been told to stop."""
     login = whole_ward.scene.login
-    jobs: dict[str, str] = {}
-    for name, way in WAYS.items():
-        # One after the other: where one runs does not matter, and the nodes have room for two.
-        jobs[name] = job = login.submit(
-            "--nodes=1", f"--ntasks={way.tasks}", "--gpus-per-node=1", f"--wrap={way.command}"
-        )
-        whole_ward.until(f"{name} trains", lambda job=job: highest(whole_ward, job) >= 3, 120)  # type: ignore[misc]
-        if name in HEARING:
-            login.run("scancel", "--signal=TERM", job)
-            whole_ward.until(f"{name} has ended", lambda job=job: bool(events(whole_ward, job, "end")), 60)  # type: ignore[misc]
-        else:
-            login.run("scancel", job)
+    shape = ("--nodes=1", "--gpus-per-node=1")
+    jobs = {name: login.submit(*shape, f"--ntasks={way.tasks}", f"--wrap={way.command}") for name, way in WAYS.items()}
+    told = [jobs[name] for name in HEARING]
+    others = [job for job in jobs.values() if job not in told]
+    try:
+        whole_ward.until("those that hear train", lambda: all(highest(whole_ward, job) >= 3 for job in told), 120)
+        login.run("scancel", "--signal=TERM", *told)
+        whole_ward.until("they have ended", lambda: all(events(whole_ward, job, "end") for job in told), 60)
+        # These may have had to wait for the processors of the others.
+        whole_ward.until("the others train", lambda: all(highest(whole_ward, job) >= 3 for job in others), 120)
+    finally:
+        login.run("scancel", *jobs.values())
     return jobs
 
 
