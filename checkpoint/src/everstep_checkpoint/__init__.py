@@ -8,6 +8,7 @@ from .errors import (
     RendezvousError,
     StateMismatchError,
     SupersededError,
+    UnreadableCheckpointError,
 )
 from .interval import Every
 from .run import Run
@@ -26,6 +27,7 @@ __all__ = [
     "Run",
     "StateMismatchError",
     "SupersededError",
+    "UnreadableCheckpointError",
     "World",
     "arrays",
     "attach",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from types import TracebackType
 
 from .agreement import Message
 from .attempt import Attempt
-from .errors import CheckpointError
+from .errors import CheckpointError, StateMismatchError
 from .interval import Every
 from .saver import Job
 from .vault import Checkpoint
@@ -43,6 +44,7 @@ class Attached(Attempt):
     def report(self, step: int, loss: float | None = None) -> None:
         """`step` steps are complete."""
         self._only_here()
+        step = operator.index(step)  # also numpy's and torch's whole numbers
         self._completed = step
         self._progress(step, None if loss is None else float(loss))
 
@@ -72,6 +74,7 @@ class Attached(Attempt):
     def begin(self, step: int) -> Path:
         """The folder, equal on all ranks, to write the checkpoint of `step` into. Raises OSError."""
         self._only_here()
+        step = operator.index(step)
         self._note("save", phase="begin", step=step, why="asked for")
         self._began, self._begun_step = time.monotonic(), step
         self._team.begin_save(step)
@@ -86,6 +89,7 @@ class Attached(Attempt):
         Raises CheckpointError when `begin` was not called for this step.
         """
         self._only_here()
+        step = operator.index(step)
         if self._begun_step != step or self._saver is None:
             raise CheckpointError(f"commit({step}) without begin({step})")
         self._begun_step = -1
@@ -115,6 +119,7 @@ class Attached(Attempt):
 
     def _verdict(self, step: int) -> str:
         """One decision a boundary, however often it is asked for."""
+        step = operator.index(step)
         if self._decided[0] != step:
             verdict = self._team.boundary(step)
             if verdict == "save" and (again := self._team.boundary(step)) != "go":
@@ -125,6 +130,8 @@ class Attached(Attempt):
         return self._decided[1]
 
     def _restore(self, found: Checkpoint) -> None:
+        if not found.foreign:
+            raise StateMismatchError(f"{found.path} was saved by Run: go on with that, or use a new directory")
         self.latest = found.path
 
     def __exit__(

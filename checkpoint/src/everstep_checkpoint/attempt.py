@@ -30,6 +30,7 @@ log = logging.getLogger("everstep_checkpoint")
 
 _JOIN = 300.0  # seconds for all ranks to come up: images are pulled and libraries imported meanwhile
 _RESUME = 3600.0  # seconds for rank 0 to verify a checkpoint: 1.5 GB/s per core
+_LONGEST_GRACE = 7 * 86400.0  # seconds; more can only be a mistake, and threads cannot wait for ever
 _VISIBLE = 30.0  # seconds for a file that rank 0 saw to appear here: network file systems cache names
 
 
@@ -40,10 +41,10 @@ class Attempt:
         self, directory: str | os.PathLike[str], keep: int, grace: float, every: float | Every | None,
         world: World | None,
     ) -> None:  # fmt: skip
-        if keep < 2:
+        if not keep >= 2:
             raise ValueError("keep must be at least 2: the newest checkpoint may turn out to be damaged")
-        if grace <= 0:
-            raise ValueError("grace must be more than 0 seconds")
+        if not 0 < grace <= _LONGEST_GRACE:
+            raise ValueError(f"grace must be more than 0 and at most {_LONGEST_GRACE:.0f} seconds")
         self.directory = Path(directory).resolve()
         self.resumed_from: int | None = None  # completed steps in the checkpoint restored, None for a fresh start
         self.outcome: str | None = None  # "stopped", "finished" or "failed", once known

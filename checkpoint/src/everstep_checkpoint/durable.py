@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from pathlib import Path
 
 
@@ -26,8 +27,8 @@ def fsync_file(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a new file and wait until its content is on the disk. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    """Write a new file and wait until its content is on the disk. Raises OSError, also when something is there."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with open(fd, "wb", buffering=0) as file:
         view = memoryview(data)
         while view:
@@ -45,6 +46,17 @@ def replace_file(path: Path, data: bytes, mode: int = 0o644) -> None:
         temporary.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
+
+
+def erase(path: Path) -> None:
+    """Remove what is at `path`, never what a symbolic link points to. Never raises: see what is left."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+            return
+    except OSError:
+        return
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def shared_secret(path: Path) -> bytes:

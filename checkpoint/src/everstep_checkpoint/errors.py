@@ -9,6 +9,10 @@ class InvalidCheckpointError(CheckpointError):
     """A directory with a checkpoint's name does not hold what its manifest promises."""
 
 
+class UnreadableCheckpointError(InvalidCheckpointError):
+    """A checkpoint cannot be read now, or may not be trusted here: it is not used, and keeps its name."""
+
+
 class StateMismatchError(CheckpointError):
     """The checkpoint is sound, but it does not fit the state objects or the number of ranks of this run."""
 

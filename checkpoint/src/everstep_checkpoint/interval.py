@@ -38,7 +38,7 @@ class Every:
     def __post_init__(self) -> None:
         if self.seconds is not None and self.steps is not None:
             raise ValueError("every: give seconds or steps, not both")
-        if any(value is not None and value <= 0 for value in (self.seconds, self.steps, self.mtbf)):
+        if any(value is not None and not value > 0 for value in (self.seconds, self.steps, self.mtbf)):
             raise ValueError("every: must be more than nothing")
 
     @property

@@ -60,7 +60,10 @@ class Hub:
         self._server = self._listen()
         selector.register(self._server, selectors.EVENT_READ, self._accept)
         where = {"addresses": own_addresses(), "port": self._server.getsockname()[1]}
-        replace_file(self._address, json.dumps(where).encode(), 0o600)
+        try:
+            replace_file(self._address, json.dumps(where).encode(), 0o600)
+        except OSError as error:  # a full disk: what the launcher says of rank 0 may do
+            log.warning("cannot tell the other ranks rank 0's addresses by file: %s", error)
 
     def take(self, sticky: list[Message]) -> list[tuple[int, Message]]:
         """Everything that arrived, by rank, with what the module's docstring says. Newcomers first get `sticky`."""
@@ -155,7 +158,8 @@ class Hub:
                 raise ConnectionRefusedError("not a rank of this launch")
             welcome = proof(self._secret, "leader", str(said.get("nonce")), self._world.token)
             self._welcome(link, hello, welcome)
-        except (OSError, ValueError, KeyError, TypeError):
+        except Exception:
+            # Whatever a stranger says: it must not reach the thread that everything else hangs on.
             self._drop(link)
 
     def _welcome(self, link: Link, hello: Hello, welcome: str) -> None:
@@ -211,8 +215,8 @@ class Hub:
             line.cut()
 
     def _drop(self, link: Link) -> None:
-        del self._strangers[link]
-        self._selector.unregister(link.sock)
+        if self._strangers.pop(link, None) is not None:
+            self._selector.unregister(link.sock)
         link.close()
 
     def _drop_slow_strangers(self) -> None:
@@ -266,7 +270,7 @@ class Spoke:
                 rejoin = _knocking(address, Hello(world.rank, world.token, session), secret)
                 try:
                     link, _ = rejoin(0)
-                except OSError as error:
+                except (OSError, UnicodeError) as error:  # a name that is none makes its encoding fail
                     last = f"{address[0]}:{address[1]}: {error}"
                     continue
                 line = Line(session)

@@ -48,6 +48,12 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def _line(event: Mapping[str, Any]) -> bytes:
+    """One event as a line that every JSON reader takes; what JSON cannot carry becomes text, or nothing."""
+    plain = {name: finite(value) if isinstance(value, float) else value for name, value in event.items()}
+    return json.dumps(plain, default=str).encode() + b"\n"
+
+
 class Record:
     """Appends events from a thread of its own: a slow or full home directory never holds the training up.
 
@@ -59,7 +65,7 @@ class Record:
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._latest: dict[str, Any] | None = None
-        self._complained = False
+        self._complained = self._torn = False  # torn: the disk took a part of a line, as it does when it is full
         self._next_progress = 0.0  # monotonic seconds
         self._thread = threading.Thread(target=self._write_all, name="everstep-record", daemon=True)
         self._thread.start()
@@ -104,7 +110,7 @@ class Record:
                 if latest is not None:
                     events.append(latest)
                     self._next_progress = time.monotonic() + PROGRESS_PERIOD
-            lines = b"".join(json.dumps(event).encode() + b"\n" for event in events if event is not None)
+            lines = b"".join(_line(event) for event in events if event is not None)
             if lines:
                 fd = self._append(fd, lines)
             if None in events:
@@ -117,9 +123,11 @@ class Record:
             if fd < 0:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            view = memoryview(lines)
+            view = memoryview(b"\n" * self._torn + lines)
             while view:
-                view = view[os.write(fd, view) :]
+                written = os.write(fd, view)
+                self._torn = view[written - 1] != ord("\n")
+                view = view[written:]
             os.fsync(fd)
         except OSError as error:
             if not self._complained:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 from .agreement import Message
 from .attempt import Attempt
+from .errors import StateMismatchError
 from .interval import Every
 from .saver import Job
 from .shield import shield_data_loaders
@@ -20,6 +22,8 @@ from .vault import Checkpoint, Vault, shard_name
 from .world import World
 
 __all__ = ["Every", "Run"]
+
+log = logging.getLogger("everstep_checkpoint")
 
 T = TypeVar("T")
 
@@ -68,7 +72,7 @@ class Run(Attempt):
         self._only_here()
         shield_data_loaders()  # once more: torch may have been imported meanwhile
         self._state.restore_random()
-        begun = self._completed
+        begun, self.outcome = self._completed, None
         while True:
             self._save_wanted()
             if self._every.steps is not None and self._completed % self._every.steps == 0 and self._completed > begun:
@@ -87,6 +91,7 @@ class Run(Attempt):
                 self.outcome = "stopped"
                 return
             yield self._completed
+            self._only_here()  # a forked child that falls through its step would walk on beside its parent
             self._completed += 1
             self._progress(self._completed, None)
 
@@ -123,7 +128,7 @@ class Run(Attempt):
     ) -> None:
         if os.getpid() != self._pid:
             return  # a forked child that left through the parent's `with`
-        if kind is not None:
+        if kind is not None and not (self.outcome is not None and _leaves_well(error)):
             self.outcome = "failed"
         elif self.outcome is None:
             # The loop was left by `break`. The present step counts as done only if it was reported.
@@ -141,7 +146,11 @@ class Run(Attempt):
         (name, pin), self._wanted = self._wanted, None
         step = self._completed
         if pin and self._team.leader is not None:
-            self._vault.pin(step, name)
+            try:
+                self._vault.pin(step, name)
+            except OSError as error:
+                self._note("save", phase="unpinned", step=step, why=f"{type(error).__name__}: {error}")
+                log.warning("the checkpoint of step %d is not pinned, and will be deleted in its turn: %s", step, error)
         self._save("asked for", name)
 
     def _save(self, why: str, name: str | None = None) -> None:
@@ -195,6 +204,8 @@ class Run(Attempt):
     def _restore(self, found: Checkpoint) -> None:
         """Load this rank's part, and learn from it how fast the last attempt wrote."""
         assert self._saver is not None
+        if found.foreign:
+            raise StateMismatchError(f"{found.path} was saved by attach: go on with that, or use a new directory")
         captured, seconds = self._vault.read_rank(found, self.world.rank)
         self._state.restore(captured)
         size = found.files[shard_name(self.world.rank)][0]
@@ -206,3 +217,8 @@ class Run(Attempt):
         if self._store is None:
             return super()._open_vault(launch)
         return StoreVault(self.directory, launch, self._store)
+
+
+def _leaves_well(error: BaseException | None) -> bool:
+    """`sys.exit()` after the loop's end is no failure."""
+    return isinstance(error, SystemExit) and error.code in (None, 0)

@@ -30,7 +30,7 @@ class Sections:
     @contextmanager
     def section(self, name: str, limit: float | None, step: int) -> Iterator[None]:
         """`limit` in seconds. Raises ValueError for a limit that is none."""
-        if limit is not None and limit <= 0:
+        if limit is not None and not limit > 0:
             raise ValueError("section: limit must be more than 0 seconds")
         entry = _Open(name, limit, time.monotonic())
         self._note("section", phase="begin", name=name, limit=limit, step=step)

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import GivenUpError, InvalidCheckpointError
+from .errors import GivenUpError, InvalidCheckpointError, StateMismatchError
+from .reading import open_plain
 from .snapshot import Snapshot
 
 _MAGIC = b"EVRSHRD1"
@@ -161,7 +162,7 @@ def _cut(parts: Sequence[bytes | memoryview]) -> Iterator[memoryview]:
 def hash_file(path: Path) -> tuple[int, str]:
     """(bytes, SHA-256) of a file as it is on the disk now. Raises OSError."""
     digest, size = hashlib.sha256(), 0
-    with open(path, "rb", buffering=0) as file:
+    with open(open_plain(path), "rb", buffering=0) as file:
         buffer = bytearray(1 << 20)
         while count := file.readinto(buffer):
             digest.update(memoryview(buffer)[:count])
@@ -173,7 +174,7 @@ def read_shard(path: Path, size: int, sha256: str) -> Any:
     """Read a shard back, checked against its manifest first. Raises InvalidCheckpointError, OSError."""
     data = bytearray(size)  # writable, so that restored numpy arrays are
     view = memoryview(data)
-    with open(path, "rb", buffering=0) as file:
+    with open(open_plain(path), "rb", buffering=0) as file:
         while view and (count := file.readinto(view[: 1 << 30])):
             view = view[count:]
         longer = file.read(1)
@@ -183,7 +184,8 @@ def read_shard(path: Path, size: int, sha256: str) -> Any:
 
 
 def unpack(data: bytearray, path: object) -> Any:
-    """What a shard's bytes hold. Only for bytes whose hash was checked. Raises InvalidCheckpointError."""
+    """What a shard's bytes hold. Only for bytes whose hash was checked. Raises InvalidCheckpointError,
+    StateMismatchError."""
     view, start = memoryview(data), len(_MAGIC) + _LENGTH.size
     if data[: len(_MAGIC)] != _MAGIC:
         raise InvalidCheckpointError(f"{path} is not a shard that this version can read")
@@ -195,4 +197,10 @@ def unpack(data: bytearray, path: object) -> Any:
     for count in head["buffers"]:
         buffers.append(view[start : start + count])
         start += count
-    return pickle.loads(body, buffers=buffers)  # noqa: S301 - hash checked by the callers; see the module's docstring
+    try:
+        return pickle.loads(body, buffers=buffers)  # noqa: S301 - hash checked by the callers; see the module's docstring
+    except (AttributeError, ImportError) as error:
+        raise StateMismatchError(
+            f"{path} holds objects of a class that this program does not have ({error}): keep the class where it was,"
+            " or use a new directory"
+        ) from error

@@ -17,18 +17,31 @@ Entry = tuple[Getter, Setter]
 class arrays:  # lower case, as it reads at the call: state={"w": arrays(weights)}
     """A dict of numpy arrays, saved as they are and restored in place.
 
-    Keys, shapes and dtypes must be the same at restore; StateMismatchError otherwise.
+    Keys, shapes and dtypes must be the same at restore; StateMismatchError otherwise. Raises TypeError, at once and not
+    when it is restored, for what cannot be restored in place: numbers, and arrays that are read-only.
     """
 
     def __init__(self, held: dict[str, Any]) -> None:
         self._held = held
+        self._check()
 
     def state_dict(self) -> dict[str, Any]:
+        self._check()
         return dict(self._held)
+
+    def _check(self) -> None:
+        for name, value in self._held.items():
+            parts = all(hasattr(value, part) for part in ("shape", "dtype", "__setitem__"))
+            if not (parts and getattr(getattr(value, "flags", None), "writeable", True)):
+                what = f"a read-only {type(value).__name__}" if parts else f"a {type(value).__name__}"
+                raise TypeError(
+                    f"arrays: {name!r} is {what}, which cannot be restored in place: make it a numpy.array(...), or"
+                    " give a (get, set) pair"
+                )
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         if saved.keys() != self._held.keys():
-            odd = sorted(saved.keys() ^ self._held.keys())
+            odd = sorted(saved.keys() ^ self._held.keys(), key=repr)
             raise StateMismatchError(f"arrays {odd} are only in one of checkpoint and program: name the same arrays")
         for name, value in saved.items():
             here = self._held[name]
@@ -110,7 +123,7 @@ class State:
         """Put a captured state back, the random generators last. Raises StateMismatchError."""
         entries = captured["entries"]
         if entries.keys() != self._entries.keys():
-            odd = sorted(entries.keys() ^ self._entries.keys())
+            odd = sorted(entries.keys() ^ self._entries.keys(), key=repr)
             raise StateMismatchError(
                 f"state {odd} is only in one of checkpoint and program: name the same state, or use a new directory"
             )

@@ -21,9 +21,10 @@ from typing import Any
 
 from .agreement import Message
 from .errors import CheckpointError, GivenUpError, InvalidCheckpointError
+from .reading import problem
 from .shard import CHUNK, hashing_of, unpack
 from .snapshot import Snapshot
-from .vault import MANIFEST, Checkpoint, Vault, parse_manifest, rank_manifest_name, shard_name, step_name
+from .vault import MALFORMED, MANIFEST, Checkpoint, Vault, parse_manifest, rank_manifest_name, shard_name, step_name
 
 log = logging.getLogger("everstep_checkpoint")
 
@@ -61,8 +62,8 @@ class StoreVault(Vault):
                 actual = int(self._fs.info(self._file(name, raw["launch"], file))["size"])
                 if actual != size:
                     raise InvalidCheckpointError(f"{path}/{file} has {actual} bytes, the manifest says {size}")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidCheckpointError(f"{path}: {type(error).__name__}: {error}") from error
+        except (OSError, *MALFORMED) as error:
+            raise problem(path, error) from error
         return found
 
     def verified(self, name: str) -> Checkpoint:
@@ -76,7 +77,7 @@ class StoreVault(Vault):
                         digest.update(chunk)
                         count += len(chunk)
             except (OSError, ValueError) as error:
-                raise InvalidCheckpointError(f"{found.path}/{file}: {error}") from error
+                raise problem(found.path / file, error) from error
             if (count, digest.hexdigest()) != (size, sha256):
                 raise InvalidCheckpointError(f"{found.path}/{file} does not match its manifest")
         return found

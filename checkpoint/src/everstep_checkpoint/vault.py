@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from .agreement import Message
-from .durable import fsync_directory, fsync_file, replace_file, write_file
-from .errors import InvalidCheckpointError, SupersededError
+from .durable import erase, fsync_directory, fsync_file, replace_file, write_file
+from .errors import InvalidCheckpointError, SupersededError, UnreadableCheckpointError
+from .reading import problem, read_own, read_plain
 from .shard import hash_file, read_shard, write_shard
 from .snapshot import Snapshot
 
@@ -36,7 +37,11 @@ log = logging.getLogger("everstep_checkpoint")
 
 MANIFEST = "MANIFEST.json"
 FORMAT = 1
-_NAME = re.compile(r"step_(\d{8,})")
+_NAME = re.compile(r"step_([0-9]{8,})")
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+_AGAIN = 1.0  # seconds until a checkpoint that cannot be read is looked at once more
+_LOOKS = 3
+_END_OF_TIME = 253_402_300_800  # Unix seconds of the year 10000, which Python's calendar does not have
 _INVALID_KEPT = 1  # failed directories kept for a look; more would fill the disk of who never looks
 
 
@@ -71,8 +76,8 @@ def rank_manifest_name(rank: int) -> str:
 def read_rank_seconds(path: Path) -> float | None:
     """How long the rank took to write, from its manifest; None when that does not say."""
     try:
-        seconds = float(json.loads(path.read_bytes())["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+        seconds = float(json.loads(read_plain(path))["seconds"])
+    except (OSError, *MALFORMED):
         return None
     return seconds if seconds > 0 else None
 
@@ -86,34 +91,48 @@ def parse_manifest(path: Path, raw: Any) -> Checkpoint:
     if raw["format"] != FORMAT:
         raise InvalidCheckpointError(f"{path}: format {raw['format']} is not one this version can read")
     files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
-    name, saved_at = raw.get("name"), float(raw.get("time") or 0) or None
+    name, saved_at = raw.get("name"), _moment(raw.get("time"))
     step, size, foreign = int(raw["step"]), int(raw["world_size"]), bool(raw.get("foreign", False))
-    wanted = {name for rank in range(size) for name in (shard_name(rank), rank_manifest_name(rank))}
-    if path.name != step_name(step) or (files.keys() != wanted and not foreign):
+    if path.name != step_name(step) or size < 1:
         raise InvalidCheckpointError(f"{path}: the manifest belongs to another directory")
+    if foreign:
+        if any(Path(name).is_absolute() or ".." in Path(name).parts for name in files):
+            raise InvalidCheckpointError(f"{path}: the manifest names files of another directory")
+    elif len(files) != 2 * size or any(
+        name not in files for rank in range(size) for name in (shard_name(rank), rank_manifest_name(rank))
+    ):
+        raise InvalidCheckpointError(f"{path}: the manifest does not name the files of {size} ranks")
     return Checkpoint(path, step, size, files, foreign, str(name) if name else None, saved_at)
 
 
+def _moment(value: Any) -> float | None:
+    """Unix seconds that a calendar has, or None."""
+    return float(value) if isinstance(value, int | float) and 0 < value < _END_OF_TIME else None
+
+
 def read_manifest(path: Path) -> Checkpoint:
-    """Read a checkpoint's manifest and check names and sizes, not contents. Raises InvalidCheckpointError."""
+    """Read a checkpoint's manifest and check names and sizes, not contents.
+
+    Raises InvalidCheckpointError, or its kind UnreadableCheckpointError when nothing is known.
+    """
     try:
-        found = parse_manifest(path, json.loads((path / MANIFEST).read_bytes()))
+        found = parse_manifest(path, json.loads(read_own(path / MANIFEST)))
         for name, (size, _) in found.files.items():
             if (actual := (path / name).stat().st_size) != size:
                 raise InvalidCheckpointError(f"{path / name} has {actual} bytes, the manifest says {size}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidCheckpointError(f"{path}: {type(error).__name__}: {error}") from error
+    except (OSError, *MALFORMED) as error:
+        raise problem(path, error) from error
     return found
 
 
 def verify(path: Path) -> Checkpoint:
-    """Check every byte of a checkpoint against its manifest. Raises InvalidCheckpointError."""
+    """Check every byte of a checkpoint against its manifest. Raises as `read_manifest`."""
     found = read_manifest(path)
     for name, (size, sha256) in found.files.items():
         try:
             actual = hash_file(path / name)
         except OSError as error:
-            raise InvalidCheckpointError(f"{path / name}: {error}") from error
+            raise problem(path / name, error) from error
         if actual != (size, sha256):
             raise InvalidCheckpointError(f"{path / name} does not match its manifest")
     return found
@@ -132,7 +151,13 @@ class Vault:
     def open(self) -> None:
         """Make the directory, and take it over from any older attempt that is still alive. Raises OSError."""
         self.own.mkdir(parents=True, exist_ok=True)
-        replace_file(self.own / "owner", self._token.encode())
+        try:
+            replace_file(self.own / "owner", self._token.encode())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.sweep()  # what fills the disk may be what a dead attempt left
+            replace_file(self.own / "owner", self._token.encode())
 
     def published(self) -> list[tuple[int, str]]:
         """(step, name) of everything with a checkpoint's name, oldest first. Raises OSError."""
@@ -140,10 +165,19 @@ class Vault:
         return sorted(found)
 
     def newest_valid(self) -> Checkpoint | None:
-        """Verify from the newest down, return the first that is sound; failed ones lose their name. Raises OSError."""
+        """Verify from the newest down, return the first that is sound; failed ones lose their name.
+
+        One that cannot be read is passed over and keeps its name. Raises UnreadableCheckpointError when there are only
+        such, for that is no reason to begin anew, and OSError.
+        """
+        unread: UnreadableCheckpointError | None = None
         for _, name in reversed(self.published()):
             try:
-                found = self.verified(name)
+                found = self._verified_in_time(name, looks=_LOOKS if unread is None else 1)
+            except UnreadableCheckpointError as error:
+                log.warning("passing over a checkpoint, which stays where it is: %s", error)
+                unread = unread or error
+                continue
             except InvalidCheckpointError as error:
                 log.warning("not resuming from a damaged checkpoint: %s", error)
                 self._rename_away(name, "invalid")
@@ -151,7 +185,18 @@ class Vault:
             self._sound.add(name)
             self._resumed = name
             return found
+        if unread is not None:
+            raise unread
         return None
+
+    def _verified_in_time(self, name: str, looks: int) -> Checkpoint:
+        for _ in range(looks - 1):
+            try:
+                return self.verified(name)
+            except UnreadableCheckpointError as error:
+                log.warning("cannot read a checkpoint, trying again: %s", error)
+                time.sleep(_AGAIN)
+        return self.verified(name)
 
     def sweep(self) -> None:
         """Remove what dead attempts left behind: half-written and half-deleted directories, old invalid ones."""
@@ -160,10 +205,12 @@ class Vault:
         invalid.sort(key=lambda name: name.rsplit("-", 1)[-1])
         stale = invalid[:-_INVALID_KEPT] + [name for name in names if name.startswith((".tmp-", ".trash-"))]
         for name in stale:
-            shutil.rmtree(self.directory / name, ignore_errors=True)
+            erase(self.directory / name)
 
     def manifest(self, name: str) -> Checkpoint:
-        """See `read_manifest`."""
+        """See `read_manifest`. `name` may come from another rank: it is one, and no way out of the directory."""
+        if not _NAME.fullmatch(name):
+            raise InvalidCheckpointError(f"{name!r} is not the name of a checkpoint")
         return read_manifest(self.directory / name)
 
     def verified(self, name: str) -> Checkpoint:
@@ -177,8 +224,15 @@ class Vault:
         """
         began, staged = time.monotonic(), self.staging(step)
         staged.mkdir(exist_ok=True)
-        self.check_room(snapshot.bytes)
-        size, sha256 = write_shard(staged / shard_name(rank), snapshot, unwanted)
+        try:
+            self.check_room(snapshot.bytes)
+            size, sha256 = write_shard(staged / shard_name(rank), snapshot, unwanted)
+        except BaseException:
+            # Rank 0 removes the folder as well, but may have done so before this rank began: nothing is to stay.
+            with contextlib.suppress(OSError):
+                (staged / shard_name(rank)).unlink(missing_ok=True)
+                staged.rmdir()
+            raise
         took = round(time.monotonic() - began, 3)
         manifest = json.dumps({"step": step, "rank": rank, "size": size, "sha256": sha256, "seconds": took}).encode()
         write_file(staged / rank_manifest_name(rank), manifest)
@@ -245,6 +299,8 @@ class Vault:
         """Publish what the program itself wrote into the staged directory, whatever it is. As `publish`."""
         staged = self.staging(step)
         files: dict[str, dict[str, int | str]] = {}
+        if os.path.lexists(staged / MANIFEST):
+            raise InvalidCheckpointError(f"{staged / MANIFEST}: this name is taken, call your file something else")
         for path in sorted(staged.rglob("*")):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise InvalidCheckpointError(f"{path} is neither a file nor a folder: only those can be verified later")
@@ -272,14 +328,26 @@ class Vault:
             if not final.is_dir():
                 raise
             # An older attempt published this very step after we began. What is published is never overwritten.
-            found = verify(final)
-            self.discard(step)
-            self._sound.add(final.name)
-            return found
+            if (found := self._standing(final)) is not None:
+                self.discard(step)
+                self._sound.add(final.name)
+                return found
+            os.rename(staged, final)
         fsync_directory(self.directory)
         self._sound.add(final.name)
         self._hint(final.name)
         return read_manifest(final)
+
+    def _standing(self, final: Path) -> Checkpoint | None:
+        """What has the name already; None, and the name is free, when it is damaged."""
+        try:
+            return verify(final)
+        except UnreadableCheckpointError:
+            raise
+        except InvalidCheckpointError as error:
+            log.warning("a damaged checkpoint makes way: %s", error)
+            self._rename_away(final.name, "invalid")
+            return None
 
     def discard(self, step: int) -> None:
         """Remove the staged files of `step`, if any; never raises, a later sweep finds what is left."""
@@ -324,11 +392,16 @@ class Vault:
     def _empty_trash(self) -> None:
         for name in os.listdir(self.directory):
             if name.startswith(".trash-"):
-                shutil.rmtree(self.directory / name, ignore_errors=True)
+                erase(self.directory / name)
 
     def _still_owner(self) -> None:
-        owner = (self.own / "owner").read_text()
-        if owner != self._token:
+        try:
+            owner = (self.own / "owner").read_text(errors="replace")
+        except FileNotFoundError:
+            owner = ""
+        if not owner:  # somebody cleaned up: whoever takes the directory over leaves a name
+            self.open()
+        elif owner != self._token:
             raise SupersededError(f"attempt {owner} has taken over {self.directory}: this one no longer saves")
 
     def _hint(self, name: str) -> None:

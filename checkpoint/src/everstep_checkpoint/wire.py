@@ -108,7 +108,7 @@ class Link:
                 break
             try:
                 message = json.loads(self._inbox[_LENGTH.size : _LENGTH.size + length])
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ConnectionAbortedError(errno.EPROTO, "the peer does not speak this protocol") from error
             if not isinstance(message, dict):
                 raise ConnectionAbortedError(errno.EPROTO, "the peer does not speak this protocol")
@@ -163,7 +163,7 @@ def _next(link: Link) -> Message:
         raise ConnectionAbortedError(errno.EPROTO, "the peer does not speak this protocol")
     try:
         message = json.loads(_exactly(link.sock, length))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConnectionAbortedError(errno.EPROTO, "the peer does not speak this protocol") from error
     return message if isinstance(message, dict) else {}
 
