@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 from checkpoint_ranks import records
 
-from everstep_checkpoint import Run
+from everstep_checkpoint import Every, Run, grace
 from everstep_checkpoint.grace import effective, parse_kill_wait, show_config
 
 CONFIG = "KeepAliveTime           = SYSTEM_DEFAULT\nKillOnBadExit           = 0\nKillWait                = 45 sec\n"
@@ -60,6 +61,28 @@ def test_scontrol_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         assert parse_kill_wait(show_config()) == expected
+
+
+@pytest.mark.parametrize("script", ["sleep 60", "sleep 60 & exec sleep 60", "echo 'KillWait = INVALID'", "kill -9 $$"])
+def test_a_scontrol_that_hangs_or_talks_nonsense_holds_up_neither_the_start_nor_a_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "EVERSTEP_"))]:
+        monkeypatch.delenv(name)
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("EVERSTEP_RECORD_DIR", str(tmp_path / "records"))
+    monkeypatch.setattr(grace, "_PATIENCE", 0.2)
+    began = time.monotonic()
+    with Run(tmp_path / "run", state={}, every=Every(steps=5)) as run:
+        assert time.monotonic() - began < 20, "it waited for what scontrol left behind"
+        list(run.steps(12))
+    (record,) = records(tmp_path)
+    assert record[0]["grace"] == {"asked": 120.0, "granted": 120.0}
+    assert [event["step"] for event in record if event.get("phase") == "committed"] == [5, 10, 12]
 
 
 def test_a_run_warns_plans_with_less_and_says_so(
