@@ -23,11 +23,11 @@ with atheris.instrument_imports():
     from everstep.core.correlation.verdicts import accusing, faults
     from everstep.core.fault_catalog import KINDS
     from everstep.core.faults import classify
-    from everstep.core.health import Evidence, Gpu
+    from everstep.core.health import LINE_LIMIT, Evidence, Gpu
     from everstep.core.kernel_lines.folding import NOTHING, follow, read_message
     from everstep.core.kernel_lines.parser import parse_line
     from everstep.core.kernel_lines.prefilter import may_be_fault
-    from everstep.core.kernel_lines.text import LINE_LIMIT, read_text
+    from everstep.core.kernel_lines.text import read_text
     from everstep.core.kmsg_record import parse_record
 
 DATA = Path(__file__).resolve().parents[1] / "unit" / "data"
@@ -39,7 +39,8 @@ def check(evidence: Evidence) -> None:
     assert evidence.kind in KINDS
     assert evidence.code
     assert evidence.kind not in ("xid", "sxid") or evidence.code.isdigit()
-    assert len(evidence.line) <= LINE_LIMIT
+    assert len(evidence.line.encode()) <= LINE_LIMIT
+    assert evidence.line.isprintable()
     assert evidence.count >= 1
     assert evidence.pid is None or evidence.pid >= 0
     assert classify(CATALOG, evidence).reason

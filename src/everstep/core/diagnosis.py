@@ -20,8 +20,10 @@ from everstep.core.faults import judge
 from everstep.core.gpu_inventory import merged, unwell
 from everstep.core.health import Evidence, Fault, Gpu, Part, Severity, Verdict, accuses
 from everstep.core.occurrences import Occurrence
+from everstep.core.plain_text import plain
 
 GPUS = "GPUs"  # the source that is the inventory; nothing is proof while it cannot be asked
+REASON_LIMIT = 1000  # bytes: it becomes the message of a condition and of an Event, which holds 1024
 UNREAD = "it has not been asked yet"
 # What the driver shows of a GPU that a line explains is no second fault.
 _EXPLAINED = frozenset(("host:gpu_lost", "host:gpu_missing", "host:gpu_recovery"))
@@ -116,9 +118,9 @@ class Diagnosis:
         if accusers:
             where = f" on GPU {accusers[0].gpu_index}" if accusers[0].gpu_index is not None else ""
             more = f", and {len(accusers) - 1} more" if len(accusers) > 1 else ""
-            return f"{accusers[0].reason}{where}{more}"
+            return f"{plain(accusers[0].reason, REASON_LIMIT - 50)}{where}{more}"
         if self.broken:
-            return "; ".join(f"{name} cannot be read: {why}" for name, why in self.broken)
+            return plain("; ".join(f"{name} cannot be read: {why}" for name, why in self.broken), REASON_LIMIT)
         match len(self.faults):
             case 0:
                 noted = "no fault is active"
@@ -165,7 +167,7 @@ def caught_up(diagnosis: Diagnosis, catalog: Catalog, now: float) -> Diagnosis:
 def with_source(diagnosis: Diagnosis, name: str, why: str | None) -> Diagnosis:
     """Notes that a source is broken for the reason ``why``, or (None) that it works. Each failed try is a restart."""
     before = next((source for source in diagnosis.sources if source.name == name), Source(name))
-    after = replace(before, broken=why or "", restarts=before.restarts + (why is not None))
+    after = replace(before, broken=plain(why or "", REASON_LIMIT), restarts=before.restarts + (why is not None))
     if after == before:
         return diagnosis
     others = [source for source in diagnosis.sources if source.name != name]

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from everstep.core.occurrences import Occurrence
+from everstep.core.plain_text import plain
+
+LINE_LIMIT = 512  # bytes of a line that evidence keeps
+NAME_LIMIT = 128  # bytes of a name; a host name or a path that people read is shorter
 
 
 class FaultClass(StrEnum):
@@ -55,13 +59,15 @@ class Part(StrEnum):
 class Evidence:
     """One observation from one source, before any judgement.
 
+    Its texts come from the kernel, from users' programs, from file servers: they are kept printable and short.
+
     Attributes:
         kind: ``xid``, ``sxid``, ``amd``, ``ib``, ``pcie`` or ``host``.
         code: number or name within that kind, for example ``79``.
         pci: PCI address exactly as printed, without ``PCI:``; None where the line has none.
         pid: process id as printed, in the host's pid namespace; None where absent or ``'<unknown>'``.
         process: process name as printed; None where absent or ``<unknown>``.
-        line: the text it was read from, cut at 512 characters.
+        line: the text it was read from, cut at ``LINE_LIMIT``.
         injected: True when user space wrote the record; it stays marked for ever.
         subject: what else the line names as the thing concerned: an interface, a disk, a file server.
         part: whether the line is the event or goes with another line.
@@ -78,6 +84,12 @@ class Evidence:
     subject: str | None = None
     part: Part = Part.WHOLE
     count: int = 1
+
+    def __post_init__(self) -> None:
+        for name, limit in (("line", LINE_LIMIT), ("subject", NAME_LIMIT), ("process", NAME_LIMIT)):
+            text = getattr(self, name)
+            if text and (len(text) * 4 > limit or not text.isprintable()):
+                object.__setattr__(self, name, plain(text, limit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from everstep.core.correlation.history import MAX_OCCURRENCES, joined
 from everstep.core.health import NodeReport
@@ -16,6 +17,9 @@ def inheritances(now: float, reports: Mapping[str, NodeReport]) -> dict[str, tup
 
     A serial number that two agents report at the same time names no part (some boards have none, or all the same), so
     it has no past. What the agent has taken over into its own history need not be told any more.
+
+    Jobs are not told: they are another agent's word, and with a stolen token two made-up ones would make a GPU guilty
+    of what the programs of its users print.
     """
     present = {name: _present(now, report) for name, report in reports.items()}
     owners = Counter(serial for serials in present.values() for serial in serials)
@@ -25,7 +29,7 @@ def inheritances(now: float, reports: Mapping[str, NodeReport]) -> dict[str, tup
         for item in report.history:
             holder = moved.get(item.device)
             if holder is not None and holder != name:
-                told[holder].append(item)
+                told[holder].append(replace(item, lineages=()))
     wanted = {name: _unknown(now, reports[name], items) for name, items in told.items()}
     return {
         name: wanted.get(name, ())

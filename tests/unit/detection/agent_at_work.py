@@ -19,7 +19,7 @@ from everstep.apps.agent.state import State
 from everstep.apps.agent.supervision import StateTask
 from everstep.core.diagnosis import GPUS as INVENTORY
 from everstep.core.diagnosis import Diagnosis, resumed
-from everstep.core.errors import Unreachable
+from everstep.core.errors import InvalidInput, Unreachable
 from everstep.core.health import Gpu
 from everstep.core.kernel_lines.stream import RecordStream
 from everstep.core.occurrences import Occurrence
@@ -40,12 +40,15 @@ class FakeApi:
         self.writes: list[Diagnosis] = []
         self.beats: list[float] = []
         self.down = False
+        self.refused = ""  # why NodeHealth is not taken, though all else is
         self.inherited: tuple[Occurrence, ...] = ()
 
     async def publish(self, diagnosis: Diagnosis, since: float) -> Sequence[Occurrence]:
         await asyncio.sleep(0)
         if self.down:
             raise Unreachable("connection refused")
+        if self.refused:
+            raise InvalidInput(self.refused)
         self.stored = Said(diagnosis, diagnosis.verdict, since)
         self.writes.append(diagnosis)
         return self.inherited

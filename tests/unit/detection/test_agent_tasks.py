@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from everstep.apps.agent import publisher
 from everstep.apps.agent.__main__ import main
-from everstep.apps.agent.publisher import Heartbeat
+from everstep.apps.agent.publisher import Heartbeat, Publisher
+from everstep.apps.agent.state import State
+from everstep.core.diagnosis import resumed, with_source
 from everstep.core.errors import Unreachable
 from everstep.core.health import Verdict
 
-from .agent_at_work import GPUS, FakeApi, FakeDriver, agent, append, play, until, xid_record
+from .agent_at_work import CATALOG, GPUS, FakeApi, FakeDriver, agent, append, play, until, xid_record
 
 
 @pytest.fixture
@@ -221,12 +224,40 @@ def test_a_wrong_site_table_stops_the_start_and_is_named(tmp_path: Path, caplog:
 def test_the_heart_beats_while_nothing_happens_and_recovers() -> None:
     async def scenario() -> None:
         api = FakeApi()
-        beating = asyncio.create_task(Heartbeat(api, period=0.01).run())
+        beating = asyncio.create_task(Heartbeat(api, lambda: True, period=0.01).run())
         await until(lambda: len(api.beats) >= 3)
         api.down = True
         await asyncio.sleep(0.05)
         api.down, before = False, len(api.beats)
         await until(lambda: len(api.beats) > before)
         beating.cancel()
+
+    play(scenario)
+
+
+def test_the_heart_does_not_speak_for_a_word_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "STALE_AFTER", 0.1)
+
+    async def scenario() -> None:
+        api = FakeApi()
+        state = State(resumed(None, "boot-1"), CATALOG, time.time)
+        publishing = Publisher(state, api)
+        assert not publishing.current, "nothing has been written yet"
+        tasks = [
+            asyncio.create_task(publishing.run()),
+            asyncio.create_task(Heartbeat(api, lambda: publishing.current, 0.01).run()),
+        ]
+        await until(lambda: len(api.beats) >= 3)
+        api.refused = "admission webhook says no"
+        state.update(with_source(state.diagnosis, "disks", "no answer"))
+        await until(lambda: not publishing.current)
+        await asyncio.sleep(0.02)  # for a beat that is on its way
+        before = len(api.beats)
+        await asyncio.sleep(0.1)
+        assert len(api.beats) == before
+        api.refused = ""
+        await until(lambda: len(api.beats) > before)
+        for task in tasks:
+            task.cancel()
 
     play(scenario)

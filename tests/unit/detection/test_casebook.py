@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
-from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS, Casebook, settled, with_sighting
+from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS, MAX_NAMES, Casebook, settled, with_sighting
 from everstep.core.correlation.history import MAX_OCCURRENCES, MAX_OF_ONE, joined
 from everstep.core.correlation.proof import QUIET, Answer, with_proof
 from everstep.core.correlation.sighting import Job, Sighting, placed_sighting
@@ -395,7 +395,7 @@ def test_any_order_of_anything(steps: list[tuple[str, float, tuple[Job, ...]]]) 
         book = grown
     assert len(book.cases) <= MAX_CASES
     assert len(book.history) <= MAX_OCCURRENCES
-    assert all(len(case.members) <= MAX_MEMBERS and len(case.devices) <= MAX_MEMBERS for case in book.cases)
+    assert all(len(case.members) <= MAX_MEMBERS and len(case.devices) <= MAX_NAMES for case in book.cases)
     assert all(fault.reason for fault in told(book, now + 100))
     stored = msgspec.json.decode(msgspec.json.encode(book), type=Casebook)
     assert stored == book
@@ -407,3 +407,38 @@ def test_the_gravest_cases_outlive_a_flood_of_others() -> None:
         book = after(sees(f"mlx5_core 0000:{n % 256:02x}:00.0 eth{n}: TX timeout detected", 100.0 + n * 61), book=book)
     assert len(book.cases) == MAX_CASES
     assert told(book, 100.0 + 3 * MAX_CASES * 61)[0].code == "79"
+
+
+def test_what_waits_does_not_wait_for_a_clock_that_was_set_back() -> None:
+    book = after(sees("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", 10_000.0))
+    assert told(book, 10_001.0) == []
+    assert [fault.code for fault in told(book, 10_000.0 - HOUR)] == ["gpu_fell_off"]
+
+
+def test_a_past_from_a_clock_that_ran_ahead_does_not_count_for_ever() -> None:
+    ahead = [xid(31, 400 * DAY + n * HOUR, job) for n, job in enumerate((TRAIN, OTHER))]
+    assert accuses(told(after(*ahead), 400 * DAY + 2 * HOUR)[0])
+    book = replace(after(*ahead), cases=())
+    assert not accuses(told(after(xid(31, 2 * DAY, TRAIN), book=book), 2 * DAY)[0])
+    assert not after(xid(31, 300 * DAY), book=book).history[1:], "more than any window ahead"
+
+
+def test_the_line_that_accuses_outlives_a_flood_of_other_codes_in_its_case() -> None:
+    def switch(code: int, word: str, at: float) -> Sighting:
+        return sees(f"nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): {code}, {word}, Link 28 text", at)
+
+    book = after(switch(30001, "Non-fatal", 100.0))
+    assert not accuses(told(book, 100.0)[0])
+    book = after(switch(30002, "Fatal", 101.0), book=book)
+    assert accuses(told(book, 101.0)[0])
+    book = after(*(switch(30003 + n, "Non-fatal", 102.0 + n) for n in range(3 * MAX_MEMBERS)), book=book)
+    (fault,) = told(book, 200.0)
+    assert accuses(fault), "nothing has proven it over"
+
+
+def test_500_disks_that_fail_hide_no_other_fault() -> None:
+    disks = [sees(f"nvme nvme{n}: Removing after probe failure status: -19", 100.0 + n * 61) for n in range(500)]
+    book = after(*disks, xid(79, 40_000.0))
+    assert len(book.cases) == MAX_CASES
+    assert all(map(accuses, told(book, 40_000.0)))
+    assert "79" in [fault.code for fault in told(book, 40_000.0)]

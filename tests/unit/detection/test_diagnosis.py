@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
-from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS
+from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS, MAX_NAMES
 from everstep.core.correlation.history import MAX_OCCURRENCES
 from everstep.core.correlation.sighting import Job
 from everstep.core.diagnosis import (
@@ -369,7 +369,7 @@ def test_the_largest_book_fits_into_an_object() -> None:
     """The API server takes objects of 1.5 MiB (etcd's limit)."""
     evidence = replace(xid(79), line="x" * 512)
     case = says(FRESH, 1, xid(79), 1.0).book.cases[0]
-    case = replace(case, cause=evidence, members=(evidence,) * MAX_MEMBERS, devices=("0000:00:00",) * MAX_MEMBERS)
+    case = replace(case, cause=evidence, members=(evidence,) * MAX_MEMBERS, devices=("0000:00:00",) * MAX_NAMES)
     past = Occurrence("1650000000000", "host:gpu_lost_at_boot", 1.0, "b" * 36, ("uid 1000000",) * 8)
     size = MAX_CASES * len(msgspec.json.encode(case)) + MAX_OCCURRENCES * len(msgspec.json.encode(past))
     assert size < 1_200_000

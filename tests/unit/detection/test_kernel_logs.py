@@ -115,6 +115,20 @@ def test_a_line_without_end_takes_no_memory_without_end(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_rubbish_hides_nothing_that_follows_and_its_end_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    fault = b"4,7,1,-;NVRM: Xid (PCI:0000:02:00): 79, pid=1, name=a, text"
+    path.write_bytes(b"\0" * 1_000_000 + fault + b"\n" + b"\n" * 1_000_000 + fault + b"\n")
+
+    async def scenario() -> None:
+        log = FileLog(path)
+        assert list(log.available().records) == [fault], "an empty batch would say that all is read"
+        assert not log.available().records
+        log.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unreachable, match="cannot open"):
         open_kernel_log(tmp_path / "missing")

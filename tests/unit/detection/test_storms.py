@@ -54,7 +54,7 @@ def test_many_faults_at_once_hide_none_cost_few_writes_and_stop_no_heart(kmsg: P
         api = FakeApi()
         async with agent(kmsg, api, FakeDriver()):
             await until(lambda: bool(api.writes))
-            heart = asyncio.create_task(Heartbeat(api, period=BEAT).run())
+            heart = asyncio.create_task(Heartbeat(api, lambda: True, period=BEAT).run())
             began, writes = time.monotonic(), len(api.writes)
             for part in range(4):
                 append(kmsg, mixed(2000, 1 + part * 3000))

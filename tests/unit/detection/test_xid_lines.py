@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.core.health import LINE_LIMIT, NAME_LIMIT
 from everstep.core.kernel_lines.parser import parse_line
-from everstep.core.kernel_lines.text import LINE_LIMIT
+from everstep.core.plain_text import plain
 
 PAYLOAD = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 
@@ -169,4 +170,4 @@ def test_any_order_of_the_pieces_of_a_line(pieces: list[bytes]) -> None:
 def test_what_the_driver_prints_is_read_back(prefix: str, code: int, pid: int, name: str) -> None:
     evidence = parse_line(f"{prefix}NVRM: Xid (PCI:0000:3b:00): {code}, pid={pid}, name={name}, Ch 00000008")
     assert evidence is not None
-    assert (evidence.code, evidence.pid, evidence.process) == (str(code), pid, name)
+    assert (evidence.code, evidence.pid, evidence.process) == (str(code), pid, plain(name, NAME_LIMIT))

@@ -33,6 +33,11 @@ def test_the_node_that_has_the_gpu_now_is_told() -> None:
     assert found(old, replace(taken_over, inherited=())) == {}
 
 
+def test_the_jobs_of_another_node_accuse_nobody_here() -> None:
+    crash = replace(PAST, code="xid:13", lineages=("uid 1000",))
+    assert found(report("a", history=(crash,)), report("b", "serial-7")) == {"b": (replace(crash, lineages=()),)}
+
+
 def test_a_machine_that_is_gone_still_remembers() -> None:
     assert found(report("a", "serial-7", heartbeat=NOW - 3600, history=(PAST,)), report("b", "serial-7")) == {
         "b": (PAST,)

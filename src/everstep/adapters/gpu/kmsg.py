@@ -107,6 +107,7 @@ class FileLog:
         self._file = path.open("rb", buffering=0)
         self._inode = os.fstat(self._file.fileno()).st_ino
         self._partial = b""
+        self._endless = False  # inside a line that is longer than any record
         self._events = FileEvents(path)
 
     def close(self) -> None:
@@ -123,14 +124,24 @@ class FileLog:
             await self._events.wait(_REPLACED_EVERY)
 
     def available(self) -> Batch:
+        """An empty batch says that all is read: of rubbish without a record, the rest is read too."""
+        records: list[bytes] = []
+        while not records and (data := self._chunk()):
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            if self._endless and lines:
+                del lines[0]  # the end of a line that was too long: what it says was never said by itself
+                self._endless = False
+            if len(self._partial) > _RECORD_LIMIT:
+                self._partial = b""  # no record is that long; whatever it was, it must not grow without end
+                self._endless = True
+            records = [line for line in lines if line]
+        return Batch(records)
+
+    def _chunk(self) -> bytes:
         try:
-            data = self._file.read(_CHUNK)
+            return self._file.read(_CHUNK)
         except OSError as why:
             raise Unreachable(f"cannot read the kernel log {self._path}: {why.strerror}") from why
-        *records, self._partial = (self._partial + data).split(b"\n")
-        if len(self._partial) > _RECORD_LIMIT:
-            self._partial = b""  # no record is that long; whatever it was, it must not grow without end
-        return Batch([record for record in records if record])
 
     def _check_replaced(self) -> None:
         try:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everstep.core.correlation.sighting import Job
-from everstep.core.health import Evidence
+from everstep.core.health import NAME_LIMIT, Evidence
+from everstep.core.plain_text import plain
 
 FIRST_USER = 1000  # UID_MIN of login.defs: below it are the system's own processes, such as monitors of the GPUs
 HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel: the first pid namespace, in which the log counts
@@ -43,7 +44,7 @@ class JobsOfProcesses:
             groups = (folder / "cgroup").read_text(errors="replace")
         except OSError:
             return ()
-        if name != evidence.process[:_COMM] or user is None or user < FIRST_USER:
+        if plain(name, NAME_LIMIT) != evidence.process[:_COMM] or user is None or user < FIRST_USER:
             return ()
         job = _SLURM_JOB.search(groups)
         return (Job(job[1] if job else "", f"uid {user}"),)

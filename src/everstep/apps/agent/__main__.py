@@ -109,7 +109,6 @@ async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _stop, asyncio.current_task())
     async with connect(arguments.kubeconfig) as http, asyncio.TaskGroup() as tasks:
         own = OwnNode(Verbs(http), arguments.node, arguments.lease_namespace)
-        tasks.create_task(Heartbeat(own).run())
         ready = False
         if arguments.probe_port:
             await serve_probes(arguments.probe_port, lambda: ready)
@@ -126,6 +125,7 @@ async def _run(arguments: argparse.Namespace, catalog: Catalog) -> None:
         tasks.create_task(state.keep_time())
         tasks.create_task(publisher.run())
         await publisher.published.wait()
+        tasks.create_task(Heartbeat(own, lambda: publisher.current).run())
         ready = True
 
 

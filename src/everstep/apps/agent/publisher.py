@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from everstep.adapters.kube.own_node import Said
@@ -16,6 +16,7 @@ from everstep.core.diagnosis import Diagnosis
 from everstep.core.errors import EverstepError
 from everstep.core.occurrences import Occurrence
 
+STALE_AFTER = 30.0  # seconds for which what others act on may stay unwritten; then the heartbeat stops
 HEARTBEAT = 10.0  # seconds; a node whose Lease is 40 s old is Unknown
 COUNTS_EVERY = 5.0  # seconds between writes that only raise a count
 BURST, RATE = 20.0, 10.0  # writes at once, and further ones a second: a storm of ever new faults must not flood the API
@@ -58,7 +59,18 @@ class Publisher:
         self._verdict = said.verdict if said else None
         self._since = said.since if said else 0.0
         self._counts_every = counts_every
+        self._unwritten_since: float | None = None  # by the monotonic clock
         self.published = asyncio.Event()  # set once the first write has gone through
+
+    @property
+    def current(self) -> bool:
+        """Whether NodeHealth says what this agent knows, or what it knew a moment ago.
+
+        While it does not, the heartbeat must not speak for it: a node whose NodeHealth is refused, for whatever reason,
+        would look as it did before its fault.
+        """
+        since = self._unwritten_since
+        return self.published.is_set() and (since is None or time.monotonic() - since < STALE_AFTER)
 
     async def run(self) -> None:
         backoff, allowance = Backoff(), Allowance()
@@ -74,6 +86,8 @@ class Publisher:
             diagnosis = self._state.diagnosis
             if diagnosis.verdict is not self._verdict:
                 self._verdict, self._since = diagnosis.verdict, self._state.now()
+            if self._unwritten_since is None:
+                self._unwritten_since = time.monotonic()
             try:
                 inherited = await self._api.publish(diagnosis, self._since)
             except EverstepError as why:
@@ -83,21 +97,30 @@ class Publisher:
                 await backoff.wait()
             else:
                 backoff.reset()
+                self._unwritten_since = None
                 self.published.set()
                 log.info("NodeHealth written: %s: %s", diagnosis.verdict, diagnosis.reason)
                 self._state.inherit(inherited)
 
 
 class Heartbeat:
-    """Renews the Lease. It runs in the loop that reads the sources, so an agent that hangs stops beating."""
+    """Renews the Lease. It runs in the loop that reads the sources, so an agent that hangs stops beating.
 
-    def __init__(self, api: Api, period: float = HEARTBEAT) -> None:
+    Args:
+        may_beat: whether NodeHealth can be believed; while it cannot, the Lease is left to run out.
+    """
+
+    def __init__(self, api: Api, may_beat: Callable[[], bool], period: float = HEARTBEAT) -> None:
         self._api = api
+        self._may_beat = may_beat
         self._period = period
 
     async def run(self) -> None:
         backoff = Backoff()
         while True:
+            if not self._may_beat():
+                await asyncio.sleep(min(1.0, self._period))
+                continue
             try:
                 await self._api.beat()
             except EverstepError as why:

@@ -56,8 +56,8 @@ class State:
         while True:
             await asyncio.sleep(tick)
             now = self.now()
-            waiting = (case.pending_until for case in self.diagnosis.book.cases if case.pending_until)
-            if now - self._judged_at >= _JUDGE_EVERY or min(waiting, default=now + 1) <= now:
+            waiting = any(case.pending_until for case in self.diagnosis.book.cases)
+            if waiting or not 0 <= now - self._judged_at < _JUDGE_EVERY:  # a clock may also be set back
                 self._judged_at = now
                 self.update(judged(self.diagnosis, self.catalog, now))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from everstep.core.correlation.groups import (
@@ -24,7 +25,8 @@ from everstep.core.health import Evidence, Part
 from everstep.core.occurrences import Occurrence
 
 MAX_CASES = 64  # a bound on what is stored; a node with more open cases than that is not helped by another one
-MAX_MEMBERS = 16  # lines, devices and jobs that a case remembers of all that it merged
+MAX_MEMBERS = 8  # codes that a case remembers beside its cause; all cases together must fit into one object of 1 MB
+MAX_NAMES = 16  # devices and jobs that a case remembers
 _SEEN_BY_ALL = ("nvlink", "bus")
 COMPANIONS_THAT_STAND = frozenset(
     ("host:gpu_fell_off", "host:gpu_wpr2_up", "host:gpu_reset_required", "host:gsp_rate_limit")
@@ -114,7 +116,7 @@ def with_sighting(book: Casebook, seen: Sighting, accuses: Callable[[Case], bool
 def settled(book: Casebook, now: float) -> Casebook:
     """Ends the waiting of cases for another explanation: they join one that came, or stand. Call it now and then."""
     history = kept(book.history, now)
-    waiting = [case for case in book.cases if case.pending_until and now >= case.pending_until]
+    waiting = [case for case in book.cases if case.pending_until and _waited_enough(case, now)]
     if not waiting and history is book.history:
         return book
     cases = [case for case in book.cases if case not in waiting]
@@ -128,6 +130,11 @@ def settled(book: Casebook, now: float) -> Casebook:
     return Casebook(tuple(cases), history)
 
 
+def _waited_enough(case: Case, now: float) -> bool:
+    """A clock that was set back meanwhile must not keep a fault silent. Lines may be out of order by a little."""
+    return now >= case.pending_until or case.pending_until - now > SOLO_WAIT + WINDOW
+
+
 def _explains(other: Case, waiting: Case) -> bool:
     """Whether a fabric or bus case, which many devices see, is what a removed channel on one of them tells of."""
     near = other.first_seen - WINDOW <= waiting.last_seen and waiting.first_seen <= other.last_seen + WINDOW
@@ -139,7 +146,7 @@ def _absorbing(case: Case, other: Case) -> Case:
     return replace(
         case,
         count=case.count + other.count,
-        members=_with_member(case.members, other.cause),
+        members=_with_member(case.members, other.cause)[:MAX_MEMBERS],  # a symptom wipes out nothing
         devices=_with(case.devices, other.device),
         last_seen=max(case.last_seen, other.last_seen),
     )
@@ -228,7 +235,7 @@ def _opened(book: Casebook, seen: Sighting, wait: float, accuses: Callable[[Case
         gpu_index=seen.gpu_index,
         gpu_serial=seen.gpu_serial,
         devices=(seen.device,),
-        jobs=seen.jobs[:MAX_MEMBERS],
+        jobs=seen.jobs[:MAX_NAMES],
         pending_until=seen.at + wait if wait else 0.0,
         source=seen.source,
     )
@@ -238,9 +245,22 @@ def _opened(book: Casebook, seen: Sighting, wait: float, accuses: Callable[[Case
     # The same fault of an earlier boot that still waits for its proof is now this one.
     cases = [other for other in book.cases if other.key != case.key or other.boot_id == case.boot_id]
     cases.append(case)
-    if len(cases) > MAX_CASES:  # what may have been acted on stays; the oldest of the others goes, or else the new one
-        del cases[next((index for index, other in enumerate(cases) if not accuses(other)), MAX_CASES)]
+    if len(cases) > MAX_CASES:
+        del cases[_least_missed(cases, accuses)]
     return Casebook(tuple(cases), history)
+
+
+def _least_missed(cases: Sequence[Case], accuses: Callable[[Case], bool]) -> int:
+    """Which of too many cases goes: of the code with the most of them, the oldest that accuses nobody, else the newest.
+
+    What may have been acted on stays, and so does the one case of its code: a server that 500 mounts miss, or what a
+    program can repeat at will, hides nothing else.
+    """
+    crowds = Counter(case.code for case in cases)
+    blameless = [index for index, case in enumerate(cases) if not accuses(case)]
+    if blameless:
+        return max(blameless, key=lambda index: (crowds[cases[index].code], -index))
+    return max(range(len(cases)), key=lambda index: (crowds[cases[index].code], index))
 
 
 def _joined(book: Casebook, index: int, seen: Sighting, accuses: Callable[[Case], bool]) -> Casebook:
@@ -255,12 +275,13 @@ def _joined(book: Casebook, index: int, seen: Sighting, accuses: Callable[[Case]
         cause=replace(case.cause, injected=case.cause.injected and seen.evidence.injected) if again else case.cause,
         members=case.members if again else _with_member(case.members, seen.evidence),
         devices=_with(case.devices, seen.device),
-        jobs=case.jobs + tuple(job for job in seen.jobs if job not in case.jobs)[: MAX_MEMBERS - len(case.jobs)],
+        jobs=case.jobs + tuple(job for job in seen.jobs if job not in case.jobs)[: MAX_NAMES - len(case.jobs)],
         pending_until=case.pending_until if again and case.pending_until else 0.0,
         source=seen.source and case.source if again else case.source,
     )
     if not again and _is_closer(case, code):
         joined = _with_cause(joined, seen, code, keep_key=accuses(case))
+    joined = _bounded(joined, accuses)
     return Casebook((*book.cases[:index], joined, *book.cases[index + 1 :]), _noted(book, case, joined, seen))
 
 
@@ -306,11 +327,20 @@ def _with_cause(case: Case, seen: Sighting, code: str, *, keep_key: bool) -> Cas
 def _with_member(members: tuple[Evidence, ...], evidence: Evidence) -> tuple[Evidence, ...]:
     """One of each code, the latest: the driver's last word on what it wants (154) is the one that holds."""
     others = tuple(member for member in members if code_of(member) != code_of(evidence))
-    return (*others, evidence)[-MAX_MEMBERS:]
+    return (*others, evidence)
+
+
+def _bounded(case: Case, accuses: Callable[[Case], bool]) -> Case:
+    """With no more members than are kept: the oldest goes without which the case still says what it says."""
+    while len(case.members) > MAX_MEMBERS:
+        members = case.members
+        shorter = [replace(case, members=(*members[:at], *members[at + 1 :])) for at in range(len(members))]
+        case = next((each for each in shorter if accuses(each) == accuses(case)), shorter[0])
+    return case
 
 
 def _with(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    return names if name in names or len(names) >= MAX_MEMBERS else (*names, name)
+    return names if name in names or len(names) >= MAX_NAMES else (*names, name)
 
 
 def _occurrence(case: Case, at: float, seen: Sighting | None = None) -> Occurrence:

@@ -35,11 +35,11 @@ def with_occurrence(history: tuple[Occurrence, ...], new: Occurrence) -> tuple[O
 
 
 def kept(history: tuple[Occurrence, ...], now: float) -> tuple[Occurrence, ...]:
-    """Without what is older than seven days."""
-    oldest = now - LONGEST_WINDOW
-    if not history or history[0].at >= oldest:
+    """Without what is older than seven days, or so far ahead that a clock must have gone wrong then."""
+    oldest, latest = now - LONGEST_WINDOW, now + LONGEST_WINDOW
+    if not history or (history[0].at >= oldest and history[-1].at <= latest):
         return history
-    return tuple(item for item in history if item.at >= oldest)
+    return tuple(item for item in history if oldest <= item.at <= latest)
 
 
 def joined(histories: Iterable[tuple[Occurrence, ...]], now: float) -> tuple[Occurrence, ...]:
@@ -55,8 +55,7 @@ def joined(histories: Iterable[tuple[Occurrence, ...]], now: float) -> tuple[Occ
 
 def times(history: Iterable[Occurrence], device: str, code: str, repeat: Repeat, now: float) -> int:
     """How many episodes of ``code`` the device has had within the window of ``repeat``."""
-    since = now - repeat.seconds
-    return sum(1 for item in history if item.device == device and item.code == code and item.at >= since)
+    return sum(item.device == device and item.code == code and abs(now - item.at) <= repeat.seconds for item in history)
 
 
 def unrelated_jobs(history: Iterable[Occurrence], device: str, code: str, now: float) -> tuple[str, ...]:
@@ -64,10 +63,9 @@ def unrelated_jobs(history: Iterable[Occurrence], device: str, code: str, now: f
 
     An episode with several jobs on the device counts as one of them: which one did it cannot be told.
     """
-    since = now - UNRELATED_WINDOW
     seen: list[str] = []
     for item in history:
-        mine = item.device == device and item.code == code and item.at >= since
+        mine = item.device == device and item.code == code and abs(now - item.at) <= UNRELATED_WINDOW
         if mine and item.lineages and not any(lineage in seen for lineage in item.lineages):
             seen.append(item.lineages[0])
     return tuple(seen)

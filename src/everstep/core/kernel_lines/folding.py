@@ -13,7 +13,7 @@ from typing import TypeVar
 from everstep.core.health import Evidence, Part
 from everstep.core.kernel_lines.prefilter import may_be_fault
 from everstep.core.kernel_lines.prefixes import PCI, message_start
-from everstep.core.kernel_lines.text import LINE_LIMIT, read_text
+from everstep.core.kernel_lines.text import read_text
 from everstep.core.kmsg_record import parse_record
 
 _T = TypeVar("_T")
@@ -122,7 +122,7 @@ def _step(before: Unfinished, text: bytes, *, record: bool) -> tuple[Unfinished,
     if head := _GPU_HEAD.match(text, start):
         return Unfinished((head["pci"].decode(), _GONE_LINES), stuck), None
     if stuck is not None and _NAPI_FRAME.match(text, start):
-        line = f"{stuck[0].line} | {text.decode('utf-8', 'replace').strip()}"[:LINE_LIMIT]
+        line = f"{stuck[0].line} | {text.decode('utf-8', 'replace').strip()}"
         return Unfinished(gone), replace(stuck[0], kind="ib", code="napi_lockup", line=line)
     evidence = read_text(text, record=record)
     if evidence is not None and evidence.code == "gpu_lost_at_boot" and gone is not None:

@@ -15,6 +15,7 @@ from everstep.core.kernel_lines.prefilter import may_be_fault
 
 MEMORY = 512  # texts whose meaning is remembered; a record is at most 1 KiB, so this is half a megabyte
 _TEXT_LIMIT = 1024
+_LARGEST = 2**63 - 1  # of a number in Kubernetes' objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,11 @@ class RecordStream:
         fields = head.split(b",", 3)
         if len(fields) < 3 or not (fields[0].isdigit() and fields[1].isdigit() and fields[2].isdigit()):
             return None
+        sequence, microseconds = int(fields[1]), int(fields[2])
+        if sequence > _LARGEST or microseconds > _LARGEST:
+            return None  # no kernel counts that far, and no object could hold it
         meaning = self._meaning(record, text, from_kernel=int(fields[0]) < 8)
-        return None if meaning is None else Heard(meaning, int(fields[1]), int(fields[2]))
+        return None if meaning is None else Heard(meaning, sequence, microseconds)
 
     def _meaning(self, record: bytes, text: bytes, *, from_kernel: bool) -> Evidence | None:
         alone = self._begun is NOTHING

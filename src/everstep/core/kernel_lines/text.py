@@ -10,8 +10,6 @@ from everstep.core.health import Evidence
 from everstep.core.kernel_lines import amd, host, network, nvidia, pcie, sxid, xid
 from everstep.core.kernel_lines.prefixes import message_start, networkd_start
 
-LINE_LIMIT = 512  # characters of a line that evidence keeps
-
 
 class _Family(NamedTuple):
     markers: tuple[bytes, ...]
@@ -40,5 +38,5 @@ def read_text(line: bytes, *, record: bool = False) -> Evidence | None:
         if evidence is not None:
             if record and networkd_start(line) is not None:
                 return None  # the kernel quotes no daemon
-            return replace(evidence, line=line.decode("utf-8", "replace").strip()[:LINE_LIMIT], count=times)
+            return replace(evidence, line=line.decode("utf-8", "replace").strip(), count=times)
     return None
