@@ -266,12 +266,15 @@ class Attempt:
         together = outcome != "failed" and self.saved_step == self._completed
         got = self._team.signal
         chained = self._team.signals.previous_handler(got)
-        self._team.close(ok=outcome != "failed", why=why, together=together)
-        if self._counter is not None:
-            self._counter.close()
-        leave_outcome(os.environ, outcome, self.saved_step, why)
-        if self._record is not None:
-            self._record.close()
+
+        def last() -> None:
+            if self._counter is not None:
+                self._counter.close()
+            leave_outcome(os.environ, outcome, self.saved_step, why)
+            if self._record is not None:
+                self._record.close()
+
+        self._team.close(ok=outcome != "failed", why=why, together=together, last=last)
         if chained is not None and got is not None:
             chained(signal.Signals[got], None)
 

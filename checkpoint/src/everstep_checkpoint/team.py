@@ -229,8 +229,11 @@ class Team:
         """True as soon as this rank knows that the run is to stop: by a signal of its own or by another rank."""
         return self.signal is not None or self.member.stop is not None or self.member.abandoned is not None
 
-    def close(self, ok: bool, why: str, together: bool) -> None:
-        """Say goodbye and end the thread. When all ranks end `together`, rank 0 gives them a moment to say it first."""
+    def close(self, ok: bool, why: str, together: bool, last: Callable[[], None] = lambda: None) -> None:
+        """Say goodbye and end the thread. When all ranks end `together`, rank 0 gives them a moment to say it first.
+
+        `last` is what else must be done before a signal may end the process.
+        """
         with self.changed:
             self._main_left = True
             if self._spoke is not None:
@@ -244,7 +247,10 @@ class Team:
         if self._spoke is not None:
             self._spoke.close()
         self._selector.close()
-        self.signals.restore(stopped=self.stop_requested)
+        try:
+            last()
+        finally:
+            self.signals.restore(stopped=self.stop_requested)
         self._wake_read.close()
         self._wake_write.close()
 
