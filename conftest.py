@@ -1,4 +1,4 @@
-"""Two streams of tests side by side: those on the lab, which mostly wait, and all others, which give way to them."""
+"""Three streams of tests side by side: two on a lab each, which mostly wait, and all others, which give way to them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _GIVING_WAY = 19  # the least urgent; nothing that others measure the time of is
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests on the lab go to one process (``pytest --dist loadgroup``), because they share it; it starts first."""
+    """Tests that share a lab go to one process (``pytest --dist loadgroup``); such groups start first."""
     for item in items:
         if item.get_closest_marker("lab"):
-            item.add_marker(pytest.mark.xdist_group("lab"))
+            item.add_marker(pytest.mark.xdist_group("heals" if "heals" in item.path.parts else "lab"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Where two processes run tests, what needs no lab leaves the CPUs to what does."""
+    """Where several processes run tests, what needs no lab leaves the CPUs to what does."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         with suppress(PermissionError):  # without root a process that has given way stays so
             os.setpriority(os.PRIO_PROCESS, 0, 0 if item.get_closest_marker("lab") else _GIVING_WAY)

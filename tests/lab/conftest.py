@@ -24,12 +24,16 @@ def _remove_abandoned() -> None:
 
 
 @pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab with Everstep: sys-1, gpu-1 and gpu-2 in pool "main", gpu-3 a warm spare; repairs take 5 s.
 
     A test that changes it puts it back, or takes a lab of its own. `EVERSTEP_KEEP_LAB=1` keeps it for a look;
     `EVERSTEP_TEST_LAB=name` runs the tests in a lab that is up already.
     """
+    if "PYTEST_XDIST_WORKER" in os.environ:  # or every process would bring up a lab of its own, and share its tests
+        assert any("@" in item.nodeid for item in request.session.items), (
+            "tests on a lab must stay together: pytest --dist loadgroup, with a pytest-xdist that fits this pytest"
+        )
     if name := os.environ.get("EVERSTEP_TEST_LAB"):
         yield Lab.find(name)
         return
