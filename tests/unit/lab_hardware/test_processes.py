@@ -9,7 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from everstep.lab.hardware.processes import ProcessSampler, ProcessStat, descendants, parse_devices, read_table
+from everstep.lab.hardware.processes import (
+    CONTEXT_AFTER_SECONDS,
+    ProcessSampler,
+    ProcessStat,
+    descendants,
+    parse_devices,
+    read_table,
+)
 
 SPIN = "import sys\nsys.stdout.write('.'); sys.stdout.flush()\nwhile True: pass"
 
@@ -30,6 +37,18 @@ def spinning(environment: dict[str, str]) -> Iterator[int]:
     finally:
         os.killpg(shell.pid, 9)
         shell.wait()
+
+
+def wait_for_work(first_process: int) -> None:
+    """Until the busy process has computed enough to be one that has a GPU open; on a crowded machine that takes long."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        table = read_table()
+        pids = descendants(table, {"node": first_process})
+        if any(table[pid].cpu_seconds > CONTEXT_AFTER_SECONDS for pid in pids):
+            return
+        time.sleep(0.05)
+    pytest.fail("the busy process got no CPU")
 
 
 def sample_twice(first_processes: dict[str, int]) -> dict[str, dict[str, float]]:
@@ -64,6 +83,7 @@ def test_a_process_that_ends_loads_nothing() -> None:
 def test_a_long_life_before_the_first_look_is_not_charged_to_one_interval() -> None:
     with spinning({"CUDA_VISIBLE_DEVICES": "0"}) as busy:
         time.sleep(2.3)  # older than what may still be called young
+        wait_for_work(busy)
         sampler = ProcessSampler()
         first = sampler.sample(time.monotonic(), {"gpu-1": busy})
     assert first["gpu-1"]["0"].busy == 0.0
