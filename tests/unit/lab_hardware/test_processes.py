@@ -40,7 +40,7 @@ def spinning(environment: dict[str, str]) -> Iterator[int]:
 
 
 def wait_for_work(first_process: int) -> None:
-    """Until the busy process has computed enough to be one that has a GPU open; on a crowded machine that takes long."""
+    """Until the busy process has computed enough to count as one with a GPU open: long, on a crowded machine."""
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         table = read_table()
