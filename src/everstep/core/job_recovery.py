@@ -17,7 +17,7 @@ from everstep.core.actions import (
     RequeueJob,
     SlurmDown,
 )
-from everstep.core.job_proof import proven, with_save
+from everstep.core.job_proof import UNREADABLE_PATIENCE, proven, with_save
 from everstep.core.policy import Policy
 from everstep.core.remediation_status import JobPhase, JobRecord
 from everstep.core.scheduler_state import JobProgress, SlurmJob
@@ -98,7 +98,7 @@ def recover(now: float, record: JobRecord, sight: Sight, policy: Policy) -> Resu
         case JobPhase.REQUEUED:
             return _requeued(now, record, job, sight, policy)
         case JobPhase.RELEASED:
-            return _released(now, record, job, sight)
+            return _released(now, record, job, sight, policy)
         case _:
             return _running(now, record, job, sight, policy)
 
@@ -173,7 +173,7 @@ def _saving(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy: 
         return record, ()
     if job.state in VICTIM_STATES and job.restarts == record.guard:  # it crashed before it could be signalled
         return record, (RequeueJob(record.cluster, job.id, record.guard),)
-    return _started(now, record, job)
+    return _started(now, record, job, sight, policy)
 
 
 def _waiting_again(now: float, record: JobRecord, job: SlurmJob) -> Result:
@@ -186,7 +186,7 @@ def _waiting_again(now: float, record: JobRecord, job: SlurmJob) -> Result:
 
 def _requeued(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy: Policy) -> Result:
     if not job.waiting:
-        return _started(now, record, job)
+        return _started(now, record, job, sight, policy)
     if job.nodes:
         return _waiting_again(now, record, job)
     settle = policy.settle if release_number(sight.version) < CREDENTIALS_BY_SECOND_BEFORE else 0.0
@@ -206,9 +206,9 @@ def release_number(version: str) -> tuple[int, int]:
     return (int(head[0]), int(head[1])) if len(head) == 2 and all(h.isdigit() for h in head) else (0, 0)
 
 
-def _released(now: float, record: JobRecord, job: SlurmJob, sight: Sight) -> Result:
+def _released(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy: Policy) -> Result:
     if not job.waiting:
-        return _started(now, record, job)
+        return _started(now, record, job, sight, policy)
     if job.nodes:
         return _waiting_again(now, record, job)
     release = ReleaseJob(record.cluster, job.id, job.restarts)
@@ -225,9 +225,9 @@ def _released(now: float, record: JobRecord, job: SlurmJob, sight: Sight) -> Res
     return record, ()
 
 
-def _started(now: float, record: JobRecord, job: SlurmJob) -> Result:
+def _started(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy: Policy) -> Result:
     if not job.active:
-        return _ended_after_signal(now, record, job)
+        return _ended_after_signal(now, record, job, sight, policy)
     if job.state != "RUNNING":  # CONFIGURING will run; COMPLETING will show how it ended
         return record, ()
     record = _enter(now, record, JobPhase.RUNNING, f"job {job.id} runs again on {', '.join(job.nodes)}")
@@ -251,12 +251,19 @@ def _running(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy:
         return done, ()
     if job.active:
         return record, ()
-    return _ended_after_signal(now, record, job)
+    return _ended_after_signal(now, record, job, sight, policy)
 
 
-def _ended_after_signal(now: float, record: JobRecord, job: SlurmJob) -> Result:
+def _ended_after_signal(now: float, record: JobRecord, job: SlurmJob, sight: Sight, policy: Policy) -> Result:
     """The job reached a final state after we had asked for its requeue."""
     if job.state not in VICTIM_STATES:
+        if job.restarts > record.restarts_before:  # it ran again, however short: that it resumed is told all the same
+            ran = replace(record, started_at=record.started_at or job.start_time)
+            done = proven(now, ran, sight.progress, ended=True, deadline=policy.resume_deadline)
+            if done is not None:
+                return done, ()
+            if sight.progress is None and now - record.phase_since < UNREADABLE_PATIENCE:
+                return replace(ran, reason=f"job {job.id} ended as {job.state}; its own record cannot be read yet"), ()
         return _enter(now, record, JobPhase.FINISHED, f"job {job.id} ended as {job.state}"), ()
     soon = record.released_at is None or now - record.released_at < LAUNCH_WINDOW
     if soon and record.launches < MAX_LAUNCHES:

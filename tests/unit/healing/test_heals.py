@@ -104,6 +104,31 @@ def test_a_record_that_cannot_be_read_at_first_is_waited_for(monkeypatch: pytest
     assert "saved step" in saved.reason
 
 
+@pytest.mark.parametrize("unread", ["snapshots", "progress"])
+def test_a_job_that_resumes_and_ends_while_nobody_could_look_is_on_record_as_resumed(
+    unread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = broken(job=JobSpec(total_steps=230))
+    real = getattr(scenario.scheduler, unread)
+
+    async def blind(*about: str) -> object:
+        job = scenario.slurm.jobs[scenario.job_id]
+        if job.restarts and job.state == "RUNNING":
+            raise Unreachable("the gateway is slow today")
+        if unread == "progress" and job.state == "COMPLETED" and scenario.clock.now() - (job.ended_at or 0.0) < 5.0:
+            raise Unreachable("and so is the file server")
+        return await real(*about)
+
+    monkeypatch.setattr(scenario.scheduler, unread, blind)
+    record = heal(scenario)
+    (job,) = record.status.jobs
+    assert scenario.slurm.jobs[job.id].state == "COMPLETED"
+    assert (job.phase, job.steps_lost, job.resumed_from) == (JobPhase.RESUMED, 0, job.saved_step)
+    assert record.status.step(StepName.RESUMED)
+    assert record.status.durations.resumed_s is not None
+    assert record.status.durations.resumed_s < 15, "when it resumed, not when that was seen"
+
+
 def test_a_job_without_a_record_is_not_said_to_have_lost_nothing() -> None:
     (job,) = heal(broken(job=JobSpec(writes_record=False))).status.jobs
     assert job.phase is JobPhase.RESUMED
