@@ -11,7 +11,8 @@ pytestmark = pytest.mark.lab
 
 def test_several_jobs_of_one_node_are_healed_together(ward: Ward) -> None:
     """One exits 0 at SIGTERM and saves nothing, which must not count as its end; one has two steps."""
-    quitter = ward.train("--quit-on-sigterm", "--save-every-steps", "10")
+    # Steps enough that it still runs when the other one has begun, however long that takes.
+    quitter = ward.train("--quit-on-sigterm", "--save-every-steps", "10", steps=150)
     stepper = ward.train(script="train-two-steps.sbatch", before=10)
     fault = ward.break_gpu(quitter)
     stepper.fault = fault
