@@ -12,6 +12,9 @@ from enum import StrEnum
 from everstep.core.fault_catalog import Catalog
 from everstep.core.faults import classify
 from everstep.core.health import Evidence, Fault, Severity, accuses
+from everstep.core.plain_text import plain
+
+REASON_LIMIT = 4000  # bytes; a terminal shows less
 
 
 class Fitness(StrEnum):
@@ -43,12 +46,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The verdict on one source, or on the whole node, in one word and one sentence."""
+    """The verdict on one source, or on the whole node, in one word and one sentence, printable and not endless."""
 
     source: str
     fitness: Fitness
     reason: str
     faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", plain(self.reason, REASON_LIMIT))
 
 
 def faults_of(catalog: Catalog, reading: Iterable[Evidence]) -> tuple[Fault, ...]:

@@ -362,3 +362,26 @@ def test_a_prolog_pays_for_light_imports_only() -> None:
     heavy = "{'typer', 'rich', 'lightkube', 'httpx2', 'structlog', 'starlette'}"
     code = f"import sys, everstep.apps.check.__main__; print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_a_table_of_faults_that_hangs_costs_the_deadline_and_is_unknown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log_of(tmp_path, "hello")
+    gpus_of(tmp_path)
+    table = tmp_path / "site.csv"
+    os.mkfifo(table)  # as a file on a dead file server: opening it does not come back
+    began = time.monotonic()
+    here = ["--kmsg", str(tmp_path / "kmsg"), "--simulated-gpus", str(tmp_path / "gpus.json")]
+    code = main([*here, "--deadline", "0.3", "--site-faults", str(table)])
+    assert time.monotonic() - began < 5.0
+    assert code == 3
+    assert f"reading a file hangs, perhaps {table}" in capfd.readouterr().err
+    os.close(os.open(table, os.O_RDWR | os.O_NONBLOCK))  # lets the reader go
+
+
+def test_what_a_source_says_moves_no_cursor_of_the_reader() -> None:
+    assert finding(Answer("disks", problem="\x1b[2J\x1b]0;fit\x07/mnt\nnode: fit")).reason == (
+        "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}]0;fit\N{REPLACEMENT CHARACTER}/mnt node: fit"
+    )
+    assert len(in_all([finding(Answer(f"{n}", problem="x" * 900)) for n in range(99)]).reason) <= 4000

@@ -68,7 +68,7 @@ def ask(questions: Mapping[str, Question], deadline: float) -> list[Answer]:
             os.kill(child, signal.SIGKILL)  # it may not have made its group yet
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child, os.WNOHANG)
-    late = f"no answer within {deadline:g} s" if time.monotonic() >= give_up else "asking it failed without a word"
+    late = f"no answer within {deadline:.3g} s" if time.monotonic() >= give_up else "asking it failed without a word"
     return [answers.get(name, Answer(name, problem=late)) for name in questions]
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from everstep.adapters.gpu.catalog_files import catalog_with
+from everstep.adapters.node.deadlines import Asking
 from everstep.apps.agent.local_sources import SourceOptions, line_source, state_sources
 from everstep.apps.agent.local_sources import from_environment as node_settings
-from everstep.apps.check.asking import ask
+from everstep.apps.check.asking import Question, ask
 from everstep.apps.check.questions import KERNEL_LOG, Rules, Sources, questions
 from everstep.apps.gpu_settings import GpuSettings
-from everstep.core.errors import InvalidInput
+from everstep.core.errors import InvalidInput, Unreachable
 from everstep.core.health import Fault
 from everstep.core.node_check import EXIT_CODES, Finding, finding, in_all
 from everstep.ports import KernelLog
@@ -93,15 +97,24 @@ def perform(request: Request) -> Report:
 
     Raises:
         InvalidInput: a source that this node does not have, a deadline that is none, or a wrong row of the site.
+        Unreachable: a file that says what to ask is on a file server that does not answer.
     """
     if request.deadline <= 0:
         raise InvalidInput(f"a deadline of {request.deadline:g} s leaves no time to ask; give more than 0")
-    rules = Rules(
-        catalog_with(request.site_faults), request.allow_injected, request.deadline / 2, window=request.window
-    )
-    asked = questions(local_sources(request), rules, request.sources)
-    findings = tuple(finding(answer) for answer in ask(asked, request.deadline))
+    began = time.monotonic()
+    preparing = Asking(partial(_questions, request), "everstep check")
+    if not preparing.done.wait(min(request.deadline, threading.TIMEOUT_MAX)):
+        files = f", perhaps {request.site_faults}" if request.site_faults else ""
+        raise Unreachable(f"what to ask was not found out within {request.deadline:g} s: reading a file hangs{files}")
+    asked = preparing.answer()
+    findings = tuple(finding(answer) for answer in ask(asked, request.deadline - (time.monotonic() - began)))
     return Report(in_all(findings), findings)
+
+
+def _questions(request: Request) -> Mapping[str, Question]:
+    catalog = catalog_with(request.site_faults)
+    rules = Rules(catalog, request.allow_injected, request.deadline / 2, window=request.window)
+    return questions(local_sources(request), rules, request.sources)
 
 
 def local_sources(request: Request) -> Sources:
