@@ -18,12 +18,11 @@ from everstep.core.correlation.verdicts import accusing, faults
 from everstep.core.fault_catalog import Catalog
 from everstep.core.faults import judge
 from everstep.core.gpu_inventory import merged, unwell
-from everstep.core.health import Evidence, Fault, Gpu, Part, Severity, Verdict, accuses
+from everstep.core.health import REASON_LIMIT, Evidence, Fault, Gpu, Part, Severity, Verdict, accuses
 from everstep.core.occurrences import Occurrence
 from everstep.core.plain_text import plain
 
 GPUS = "GPUs"  # the source that is the inventory; nothing is proof while it cannot be asked
-REASON_LIMIT = 1000  # bytes: it becomes the message of a condition and of an Event, which holds 1024
 UNREAD = "it has not been asked yet"
 # What the driver shows of a GPU that a line explains is no second fault.
 _EXPLAINED = frozenset(("host:gpu_lost", "host:gpu_missing", "host:gpu_recovery"))

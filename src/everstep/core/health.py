@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -10,6 +11,8 @@ from everstep.core.plain_text import plain
 
 LINE_LIMIT = 512  # bytes of a line that evidence keeps
 NAME_LIMIT = 128  # bytes of a name; a host name or a path that people read is shorter
+REASON_LIMIT = 1000  # bytes; it becomes the message of a condition and of an Event, which holds 1024
+_KEY_LIMIT = 256  # bytes: kind, code and a name
 
 
 class FaultClass(StrEnum):
@@ -86,10 +89,17 @@ class Evidence:
     count: int = 1
 
     def __post_init__(self) -> None:
-        for name, limit in (("line", LINE_LIMIT), ("subject", NAME_LIMIT), ("process", NAME_LIMIT)):
-            text = getattr(self, name)
-            if text and (len(text) * 4 > limit or not text.isprintable()):
-                object.__setattr__(self, name, plain(text, limit))
+        _keep_plain(self, _EVIDENCE_TEXTS)
+
+
+_EVIDENCE_TEXTS = (("line", LINE_LIMIT), ("subject", NAME_LIMIT), ("process", NAME_LIMIT))
+
+
+def _keep_plain(found: object, texts: Iterable[tuple[str, int]]) -> None:
+    for name, limit in texts:
+        text = getattr(found, name)
+        if text and (len(text) * 4 > limit or not text.isprintable()):
+            object.__setattr__(found, name, plain(text, limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,18 @@ class Fault:
     boot_id: str = ""
     injected: bool = False
 
+    def __post_init__(self) -> None:
+        _keep_plain(self, _FAULT_TEXTS)
 
+
+# A report comes from another machine, and may come from whoever stole an agent's token.
+_FAULT_TEXTS = (
+    ("key", _KEY_LIMIT),
+    ("kind", NAME_LIMIT),
+    ("code", NAME_LIMIT),
+    ("reason", REASON_LIMIT),
+    ("line", LINE_LIMIT),
+)
 _ACCUSING = frozenset((FaultClass.HARDWARE, FaultClass.FABRIC, FaultClass.STORAGE))
 
 
@@ -161,3 +182,6 @@ class NodeReport:
     heartbeat: float | None = None
     history: tuple[Occurrence, ...] = field(default=())
     inherited: tuple[Occurrence, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        _keep_plain(self, (("reason", REASON_LIMIT),))

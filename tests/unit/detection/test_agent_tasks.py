@@ -235,6 +235,19 @@ def test_the_heart_beats_while_nothing_happens_and_recovers() -> None:
     play(scenario)
 
 
+def test_a_node_health_that_somebody_deleted_comes_back(kmsg: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "REPEAT_EVERY", 0.05)
+
+    async def scenario() -> None:
+        api = FakeApi()
+        async with agent(kmsg, api, FakeDriver()):
+            await until(lambda: api.stored is not None)
+            api.stored = None
+            await until(lambda: api.stored is not None)
+
+    play(scenario)
+
+
 def test_the_heart_does_not_speak_for_a_word_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "STALE_AFTER", 0.1)
 

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.core.health import LINE_LIMIT, NAME_LIMIT, Evidence
+from everstep.core.health import (
+    LINE_LIMIT,
+    NAME_LIMIT,
+    REASON_LIMIT,
+    Evidence,
+    Fault,
+    FaultClass,
+    FirstAction,
+    NodeReport,
+    Severity,
+    Verdict,
+)
 from everstep.core.kernel_lines.parser import parse_line
 from everstep.core.plain_text import plain
 
@@ -44,6 +55,15 @@ def test_evidence_of_any_source_is_plain(text: str) -> None:
         assert name is not None
         assert name.isprintable()
         assert len(name.encode()) <= NAME_LIMIT
+
+
+def test_what_a_stolen_token_reports_is_plain_too() -> None:
+    screen = "\x1b[2J" * 9000
+    fault = Fault(screen, screen, screen, FaultClass.HARDWARE, Severity.CRITICAL, FirstAction.REPLACE_NODE, screen)
+    report = NodeReport("gpu-1", Verdict.FAULTY, faults=(fault,), reason=screen)
+    for text in (fault.key, fault.kind, fault.code, fault.reason, report.reason):
+        assert text.isprintable()
+        assert len(text.encode()) <= REASON_LIMIT
 
 
 def test_a_process_may_not_write_on_the_terminal_of_whoever_reads_its_fault() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -19,6 +20,9 @@ from everstep.core.occurrences import Occurrence
 STALE_AFTER = 30.0  # seconds for which what others act on may stay unwritten; then the heartbeat stops
 HEARTBEAT = 10.0  # seconds; a node whose Lease is 40 s old is Unknown
 COUNTS_EVERY = 5.0  # seconds between writes that only raise a count
+REPEAT_EVERY = 120.0  # seconds: what others deleted or changed comes back; what is equal costs the API server no write
+    120.0  # seconds: what others took away or changed comes back; the API server stores nothing that is equal
+)
 BURST, RATE = 20.0, 10.0  # writes at once, and further ones a second: a storm of ever new faults must not flood the API
 
 log = logging.getLogger(__name__)
@@ -51,7 +55,10 @@ class Allowance:
 
 
 class Publisher:
-    """Writes NodeHealth whenever the diagnosis says something new; what failed is tried again until it is written."""
+    """Writes NodeHealth whenever the diagnosis says something new; what failed is tried again until it is written.
+
+    Now and then it is written without news: somebody may have deleted or changed it.
+    """
 
     def __init__(self, state: State, api: Api, said: Said | None = None, counts_every: float = COUNTS_EVERY) -> None:
         self._state = state
@@ -59,6 +66,7 @@ class Publisher:
         self._verdict = said.verdict if said else None
         self._since = said.since if said else 0.0
         self._counts_every = counts_every
+        self._written: Diagnosis | None = None
         self._unwritten_since: float | None = None  # by the monotonic clock
         self.published = asyncio.Event()  # set once the first write has gone through
 
@@ -75,8 +83,10 @@ class Publisher:
     async def run(self) -> None:
         backoff, allowance = Backoff(), Allowance()
         while True:
-            await self._state.changed.wait()
-            if not self._state.urgent.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPEAT_EVERY * random.uniform(0.8, 1.2)):  # noqa: S311  # no secret
+                    await self._state.changed.wait()
+            if self._state.changed.is_set() and not self._state.urgent.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._counts_every):
                         await self._state.urgent.wait()
@@ -99,7 +109,9 @@ class Publisher:
                 backoff.reset()
                 self._unwritten_since = None
                 self.published.set()
-                log.info("NodeHealth written: %s: %s", diagnosis.verdict, diagnosis.reason)
+                if diagnosis is not self._written:
+                    log.info("NodeHealth written: %s: %s", diagnosis.verdict, diagnosis.reason)
+                self._written = diagnosis
                 self._state.inherit(inherited)
 
 
