@@ -21,8 +21,6 @@ STALE_AFTER = 30.0  # seconds for which what others act on may stay unwritten; t
 HEARTBEAT = 10.0  # seconds; a node whose Lease is 40 s old is Unknown
 COUNTS_EVERY = 5.0  # seconds between writes that only raise a count
 REPEAT_EVERY = 120.0  # seconds: what others deleted or changed comes back; what is equal costs the API server no write
-    120.0  # seconds: what others took away or changed comes back; the API server stores nothing that is equal
-)
 BURST, RATE = 20.0, 10.0  # writes at once, and further ones a second: a storm of ever new faults must not flood the API
 
 log = logging.getLogger(__name__)
