@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import Any
 
 from everstep.core.errors import NotFound
-from everstep.core.fault_catalog import SHIPPED, Catalog, Entry
+from everstep.core.fault_catalog import KINDS, SHIPPED, Catalog, Entry
 from everstep.core.faults import classify
 from everstep.core.health import Evidence
 from everstep.core.kernel_lines.folding import NOTHING, follow
 
 _NUMBERED = ("xid", "sxid")
+_SPELLING = re.compile(rf"^({'|'.join(KINDS)})(?:[ :]+|(?=\d))")  # XID 79, xid:79, XID79
 
 
 def read(lines: Iterable[bytes], allow_injected: bool) -> Iterator[Evidence | None]:
@@ -65,9 +68,17 @@ def row(catalog: Catalog, entry: Entry) -> str:
 
 def rows_of(catalog: Catalog, asked: str) -> list[list[Entry]]:
     """The rows of a code, one group for each kind that knows it. NotFound says how to look."""
-    kind, _, code = asked.strip().replace(" ", ":", 1).rpartition(":")
-    kind, code = kind.lower(), str(int(code)) if code.isdigit() else code.lower()
+    kind, _, code = _SPELLING.sub(r"\1:", asked.strip().lower()).rpartition(":")
+    code = str(int(code)) if code.isdecimal() else code
     rows = [entry for entry in catalog.of_code(code) if kind in ("", entry.kind)]
     if not rows:
-        raise NotFound(f"no fault has the code {asked!r}; `everstep faults list` shows all of them")
+        raise NotFound(_not_found(catalog, asked, code))
     return [[row for row in rows if row.kind == name] for name in dict.fromkeys(row.kind for row in rows)]
+
+
+def _not_found(catalog: Catalog, asked: str, code: str) -> str:
+    if code in KINDS:
+        return f"{code!r} is a kind of fault and no code; `everstep faults list --kind {code}` shows its codes"
+    close = get_close_matches(code, {entry.code for entry in catalog.entries.values()} if not code.isdecimal() else ())
+    meant = f"; did you mean {' or '.join(close)}?" if close else ";"
+    return f"no fault has the code {asked!r}{meant} `everstep faults list` shows all of them"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from everstep.core.fault_catalog import ANY_CODE, SHIPPED, Catalog, Entry, Scope, Seen
+from everstep.core.fault_catalog import ANY_CODE, SHIPPED, VENDOR_BUCKETS, Catalog, Entry, Scope, Seen, code_name
 from everstep.core.health import FaultClass, FirstAction, Severity
 
 WIDTH = 88
 
-KIND_NAMES = {
-    "xid": "XID", "sxid": "SXid", "amd": "AMD", "ib": "network", "pcie": "PCI Express", "host": "host",
-}  # fmt: skip
 _BLAME = {
     FaultClass.APPLICATION: (
         "The program, in all likelihood. The hardware is not accused for it, until two unrelated jobs hit the same "
@@ -49,6 +47,7 @@ _NEXT = {
     FirstAction.REPLACE_NODE: "replace the node",
     FirstAction.CALL_HUMAN: "call a person",
 }
+_SUB_CODE = re.compile(r"^[A-Z_]+ (?:status|reason) \w+: ")  # of NVLink5 errors: the variant says it already
 _SEEN = {
     Seen.COMPANION: "This line goes with another one. It counts by itself when nothing else explains it within 5 s.",
     Seen.TRACE: "It takes a line and the frames that follow it to tell.",
@@ -59,8 +58,7 @@ _SEEN = {
 
 def name_of(entry: Entry) -> str:
     """How people call it: ``XID 79``, ``SXid 12028``, ``host gpu_lost``."""
-    code = "of any code not listed" if entry.code == ANY_CODE else entry.code
-    return f"{KIND_NAMES[entry.kind]} {code}"
+    return code_name(entry.kind, "of any code not listed" if entry.code == ANY_CODE else entry.code)
 
 
 def advice(catalog: Catalog, entries: Sequence[Entry]) -> str:
@@ -71,8 +69,8 @@ def advice(catalog: Catalog, entries: Sequence[Entry]) -> str:
         lines += _block(label, text)
     if others:
         lines += ["", "It also comes like this:"]
-    for entry in others:
-        lines += textwrap.wrap(_variant(entry), WIDTH, initial_indent="  - ", subsequent_indent="    ")
+    for line in _forms(first, others):
+        lines += textwrap.wrap(line, WIDTH, initial_indent="  - ", subsequent_indent="    ")
     lines += _changes(catalog, entries)
     return "\n".join(lines) + "\n"
 
@@ -91,7 +89,8 @@ def _paragraphs(entry: Entry) -> Iterator[tuple[str, str]]:
     if entry.notes:
         yield "Good to know", entry.notes
     if entry.vendor_action:
-        yield "The vendor says", entry.vendor_action
+        words = VENDOR_BUCKETS.get(entry.vendor_action)
+        yield "The vendor says", f"{_sentence(words)} ({entry.vendor_action})." if words else entry.vendor_action
     if entry.example:
         yield "It looks like", entry.example
     yield "Known from", entry.source.replace(" | ", "; ")
@@ -105,12 +104,38 @@ def _job(entry: Entry) -> str:
     return "Goes on; let it come to its end, or to its next checkpoint, before you act."
 
 
-def _variant(entry: Entry) -> str:
+def _forms(ordinary: Entry, others: Sequence[Entry]) -> Iterator[str]:
+    """One line for all forms that say the same: a reader of thirty sub-codes wants the five answers, not thirty."""
+    same: dict[str, list[str]] = {}
+    for entry in others:
+        same.setdefault(_form(ordinary, entry), []).append(entry.variant)
+    for text, variants in same.items():
+        yield f"{', '.join(_shortened(variants))}: {text}"
+
+
+def _form(ordinary: Entry, entry: Entry) -> str:
+    meaning = _SUB_CODE.sub("", entry.meaning.removeprefix(f"{ordinary.meaning}, "))
+    if meaning == ordinary.meaning:
+        meaning = "the same"
     then = f", then {_NEXT[entry.escalate_to]} ({entry.escalate_when})" if entry.escalate_to else ""
     lost = "the job is lost" if entry.job_lost else "the job goes on"
     notes = f" {entry.notes}" if entry.notes else ""
     first = _sentence(_NEXT[entry.action])
-    return f"{entry.variant}: {entry.meaning} [{entry.severity}]. {first}{then}; {lost}.{notes}"
+    return f"{meaning} [{entry.severity}]. {first}{then}; {lost}.{notes}"
+
+
+def _shortened(variants: Sequence[str]) -> Iterator[str]:
+    """``netir_link_evt/2, /10``: in the order of the numbers, and what the one before begins with is not said again."""
+    before = ""
+    for variant in sorted(variants, key=_numbers):
+        family, slash, _ = variant.rpartition("/")
+        yield variant.removeprefix(family) if slash and family == before else variant
+        before = family
+
+
+def _numbers(variant: str) -> tuple[str, int, str]:
+    family, _, code = variant.rpartition("/")
+    return family, int(code, 0) if re.fullmatch(r"0x[0-9a-f]+|\d+", code) else 0, code
 
 
 def _sentence(words: str) -> str:

@@ -19,15 +19,30 @@ COLUMNS = (
 )  # fmt: skip
 REQUIRED = ("code", "meaning", "scope", "class", "severity", "action", "job_lost", "seen", "source")
 KINDS = ("xid", "sxid", "amd", "ib", "pcie", "host")
+_KIND_NAMES = {
+    "xid": "XID", "sxid": "SXid", "amd": "AMD", "ib": "network", "pcie": "PCI Express",
+}  # fmt: skip
 ANY_CODE = "*"  # the row for a code of its kind that has none of its own
-# What NVIDIA's XID catalogue advises, in its words (Oct-2025, and the r590 wording of XID 168).
-VENDOR_BUCKETS = frozenset(
-    (
-        "", "IGNORE", "RESTART_APP", "RESET_GPU", "RESTART_BM", "RESTART_VM", "CONTACT_SUPPORT", "UPDATE_SWFW",
-        "CHECK_UVM", "CHECK_MECHANICALS", "WORKFLOW_XID_45", "WORKFLOW_XID_48", "WORKFLOW_NVLINK_ERR",
-        "WORKFLOW_NVLINK5_ERR", "XID_154", "XID_154_EVAL", "BOOT_REATTEMPT_OR_ENABLE_ECC",
-    )
-)  # fmt: skip
+# What NVIDIA's XID catalogue advises, in its words (Oct-2025, and the r590 wording of XID 168) and in plain ones.
+VENDOR_BUCKETS = {
+    "": "",
+    "IGNORE": "nothing has to be done at once",
+    "RESTART_APP": "start the program again",
+    "RESET_GPU": "reset the GPU",
+    "RESTART_BM": "reboot the machine",
+    "RESTART_VM": "restart the virtual machine",
+    "CONTACT_SUPPORT": "ask its support",
+    "UPDATE_SWFW": "update the driver and the firmware",
+    "CHECK_UVM": "check the driver of unified memory",
+    "CHECK_MECHANICALS": "check the seating and the cables",
+    "WORKFLOW_XID_45": "follow its procedure for XID 45",
+    "WORKFLOW_XID_48": "follow its procedure for XID 48",
+    "WORKFLOW_NVLINK_ERR": "follow its procedure for errors of NVLink",
+    "WORKFLOW_NVLINK5_ERR": "follow its procedure for errors of NVLink 5",
+    "XID_154": "do what the XID 154 beside it asks for",
+    "XID_154_EVAL": "do what the XID 154 beside it asks for",
+    "BOOT_REATTEMPT_OR_ENABLE_ECC": "boot again, or enable ECC",
+}
 SHIPPED = "shipped"
 
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -54,6 +69,11 @@ class Seen(StrEnum):
     TRACE = "trace"  # a line and the records that follow it
     MERGED = "merged"  # several lines of one device taken together
     STATE = "state"  # what a driver or a counter says when asked
+
+
+def code_name(kind: str, code: str) -> str:
+    """How people call a code: ``XID 79``, ``SXid 12028``, ``host gpu_lost``."""
+    return f"{_KIND_NAMES.get(kind, kind)} {code}"
 
 
 @dataclass(frozen=True, slots=True)

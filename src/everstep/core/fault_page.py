@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from everstep.core.fault_advice import KIND_NAMES, difference
-from everstep.core.fault_catalog import ANY_CODE, KINDS, SHIPPED, Catalog, Entry, Seen
+from everstep.core.fault_advice import difference
+from everstep.core.fault_catalog import ANY_CODE, KINDS, SHIPPED, Catalog, Entry, Seen, code_name
 
 _INTRODUCTION = """\
 # Faults
@@ -79,7 +79,7 @@ def _then(row: Entry) -> str:
 def changed_rows(catalog: Catalog) -> list[str]:
     """One line for every row of the site: what it is and what it changes."""
     return [
-        f"{KIND_NAMES[entry.kind]} {entry.code}{' ' + entry.variant if entry.variant else ''} ({entry.origin}): "
+        f"{code_name(entry.kind, entry.code)}{' ' + entry.variant if entry.variant else ''} ({entry.origin}): "
         + difference(catalog.replaced.get((entry.kind, entry.code, entry.variant)), entry)
         for entry in catalog.entries.values()
         if entry.origin != SHIPPED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from everstep.core.fault_catalog import ANY_CODE, Catalog, Entry
+from everstep.core.fault_catalog import ANY_CODE, Catalog, Entry, code_name
 from everstep.core.health import Evidence, Fault, FaultClass, FirstAction, Severity
 
 _TARGET = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \([^)]*\) to (0x[0-9a-fA-F]+)")
@@ -155,7 +155,7 @@ def _judged(
         fault_class=fault_class,
         severity=severity,
         action=action,
-        reason=f"{evidence.kind.upper()} {evidence.code}: {meaning}",
+        reason=f"{code_name(evidence.kind, evidence.code)}: {meaning}",
         pci=evidence.pci,
         line=evidence.line,
         count=evidence.count,

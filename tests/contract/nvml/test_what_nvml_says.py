@@ -181,7 +181,7 @@ def test_a_library_that_cannot_be_loaded_says_how_to_mend_it(driver: Driver) -> 
 
     async def ask() -> None:
         async with driver.nvml() as nvml:
-            with pytest.raises(Unreachable, match=r"libnvidia-ml.so.1 cannot be loaded: .*--nvml-library"):
+            with pytest.raises(Unreachable, match=r"libnvidia-ml.so.1 cannot be loaded: .*EVERSTEP_NVML_LIBRARY"):
                 await nvml.read()
 
     asyncio.run(ask())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def test_for_people_only_faults_are_printed() -> None:
     ]
 
 
+def test_a_fault_has_one_name_everywhere() -> None:
+    line = "mlx5_core 0000:0c:00.0 rdma0: Link down\n"
+    name = run("explain", "ib:link_down").partition("\n")[0]
+    assert name == "network link_down: a port lost its link"
+    assert name in run("parse", lines=line)
+    assert json.loads(run("parse", "--json", lines=line))["reason"] == name
+
+
 def test_what_a_program_wrote_counts_only_when_asked_for() -> None:
     line = "12,1235,5679,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
     assert json.loads(run("parse", "--json", lines=line))["kind"] == "none"
@@ -72,13 +81,13 @@ def test_explain_reads_like_advice() -> None:
         "lost and has to go on from its last",
         "reboot",
         "Replace the node (2nd in 7 d",
-        "RESTART_BM",
+        "Reboot the machine (RESTART_BM).",
     ):
         assert part in text
     assert all(len(line) <= 88 for line in text.splitlines())
 
 
-@pytest.mark.parametrize("asked", ["xid:79", "XID 79", "79", "079"])
+@pytest.mark.parametrize("asked", ["xid:79", "XID 79", "79", "079", "XID79", "Xid: 79"])
 def test_ways_to_name_a_code(asked: str) -> None:
     assert run("explain", asked).startswith("XID 79: ")
 
@@ -88,9 +97,34 @@ def test_every_row_can_be_explained() -> None:
         assert run("explain", f"{kind}:{code}").strip()
 
 
-def test_a_code_that_nobody_knows() -> None:
-    with pytest.raises(NotFound, match="everstep faults list"):
-        run("explain", "4711")
+def test_forms_that_say_the_same_are_told_once() -> None:
+    text = " ".join(run("explain", "149").split())
+    assert "netir_link_evt/21, /32, /33, /34, /35, /36, /37: the cause is at the other end of the link" in text
+    assert text.count("the cause is at the other end") == 1
+    assert "netir_link_evt/2, /4, /10: signal integrity of the link [critical]." in text, "in the order of the numbers"
+    assert text.count("NVLink5 error: NETIR") == 1, "what all forms begin with is said once, in the head line"
+    assert {row.variant for row in shipped_catalog().of_code("149")} >= {"netir_link_evt/37", "netir_link_evt/40"}
+
+
+def test_the_advice_is_no_table_of_other_tools() -> None:
+    """What other tools do belongs into the source; keys of programs and numbers of their issues are no advice."""
+    jargon = re.compile(r"gpud|NVSentinel|imbue|[a-z]_(?:node|fabric)\b|Disagreement|\(.*\b\d{4}\)| action$")
+    texts = [(row.code, text) for row in shipped_catalog().entries.values() for text in (row.notes, row.escalate_when)]
+    assert [item for item in texts if jargon.search(item[1])] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("4711", "no fault has the code '4711'; `everstep faults list` shows all of them"),
+        ("sxid", "'sxid' is a kind of fault and no code; `everstep faults list --kind sxid` shows its codes"),
+        ("gpu_lst", "did you mean gpu_lost"),
+    ],
+)
+def test_a_code_that_nobody_knows(asked: str, says: str) -> None:
+    with pytest.raises(NotFound) as refused:
+        run("explain", asked)
+    assert says in str(refused.value)
 
 
 def test_the_list() -> None:

@@ -28,8 +28,9 @@ _GLANCE = 0.5  # seconds that a driver that hangs is given to show that it no lo
 _CHILD = Path(__file__).with_name("nvml_child.py")
 _LIBRARY_MISSING, _DRIVER_MISSING, _MISMATCH = 12, 9, 18  # NVML_ERROR_{LIBRARY_NOT_FOUND,DRIVER_NOT_LOADED,LIB_RM_...}
 _MENDS = {
-    _LIBRARY_MISSING: "libnvidia-ml.so.1 cannot be loaded: let the NVIDIA container runtime put it into this "
-    "container, or name its folder with --nvml-library; an empty one is what a driver that was half installed leaves",
+    _LIBRARY_MISSING: "libnvidia-ml.so.1 cannot be loaded: install NVIDIA's driver, in a container let NVIDIA's "
+    "container runtime bring it, or name its folder (agent.nvmlLibraryPath of the chart, else EVERSTEP_NVML_LIBRARY); "
+    "an empty one is what a driver that was half installed leaves",
     _DRIVER_MISSING: "the NVIDIA driver is not loaded: look at the kernel log of the node, or load it",
     _MISMATCH: "the driver in the kernel and its library differ in version: reboot the node, or load the new one",
 }

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from everstep.core.correlation.casebook import Case, Casebook, code_of
 from everstep.core.correlation.history import times, unrelated_jobs
-from everstep.core.fault_catalog import Catalog, Entry
+from everstep.core.fault_catalog import Catalog, Entry, code_name
 from everstep.core.faults import judge
 from everstep.core.health import Fault, FaultClass, FirstAction, Severity, accuses
 
@@ -74,7 +74,7 @@ def _row(case: Case, catalog: Catalog) -> Entry | None:
 
 def _by_cause(case: Case, catalog: Catalog) -> Fault:
     entry = _row(case, catalog)
-    name = f"{case.cause.kind.upper()} {case.cause.code}"
+    name = code_name(case.cause.kind, case.cause.code)
     return Fault(
         key=case.key,
         kind=case.cause.kind,
