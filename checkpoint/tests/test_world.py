@@ -52,3 +52,22 @@ def test_nothing_known() -> None:
 def test_impossible_rank() -> None:
     with pytest.raises(ValueError, match="rank 2 is not one of 2 ranks"):
         World(rank=2, size=2)
+
+
+@pytest.mark.parametrize(
+    ("env", "what"),
+    [
+        (SLURM | {"SLURM_RESTART_COUNT": "x"}, "SLURM_RESTART_COUNT is 'x'"),
+        (STEP | {"SLURM_STEP_NUM_TASKS": "-2"}, "SLURM_STEP_NUM_TASKS is '-2'"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK is 'one'"),
+        ({"RANK": "1"}, "WORLD_SIZE is not"),
+    ],
+)
+def test_variables_that_cannot_be_meant(env: dict[str, str], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        detect(env)
+
+
+def test_a_step_without_a_list_of_nodes_still_begins() -> None:
+    world = detect(STEP | {"SLURM_STEP_NODELIST": "", "SLURM_PROCID": "1"})
+    assert (world.rank, world.size, world.host) == (1, 2, "127.0.0.1")

@@ -66,6 +66,9 @@ class Attempt:
 
     def __enter__(self) -> Self:
         self._pid = os.getpid()
+        # Variables that mean nothing are told by every rank, before any waits for another.
+        effective(self._asked_grace, os.environ, lambda: None)
+        failure_rate(self._every, os.environ)
         own = self.directory / ".everstep"
         own.mkdir(parents=True, exist_ok=True)
         shield_data_loaders()

@@ -121,16 +121,16 @@ class Hub:
     def _listen(self) -> socket.socket:
         """On the port everybody derives, or on any other when that one is taken: the address file tells."""
         for port in (self._world.port, 0):
-            server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                server.bind(("", port))
-                server.listen(self._world.size + 16)
-            except OSError:
-                server.close()
-                continue
-            server.setblocking(False)
-            return server
+            for family in (socket.AF_INET6, socket.AF_INET):  # the first takes IPv4 as well, where there is IPv6
+                try:
+                    dual = family == socket.AF_INET6
+                    server = socket.create_server(
+                        ("", port), family=family, backlog=self._world.size + 16, dualstack_ipv6=dual
+                    )
+                except (OSError, ValueError):
+                    continue
+                server.setblocking(False)
+                return server
         raise RendezvousError("rank 0 cannot listen on any port: is the network namespace without interfaces?")
 
     def _accept(self, server: object) -> None:

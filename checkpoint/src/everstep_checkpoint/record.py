@@ -23,7 +23,7 @@ from typing import Any
 log = logging.getLogger("everstep_checkpoint")
 
 PROGRESS_PERIOD = 1.0  # seconds between two progress lines; a line costs an fsync, so never one a step
-_NAME = re.compile(r"attempt-(\d{4,})\.jsonl")
+_NAME = re.compile(r"attempt-([0-9]{4,9})\.jsonl")
 
 
 def record_file(env: Mapping[str, str], directory: Path, attempt: int | None) -> Path:
@@ -37,10 +37,29 @@ def record_file(env: Mapping[str, str], directory: Path, attempt: int | None) ->
         folder = Path(env.get("HOME") or Path.home()) / ".everstep" / "jobs" / env["SLURM_JOB_ID"]
     else:
         folder = directory / "records"
-    if attempt is None:
-        found = [_NAME.fullmatch(name) for name in os.listdir(folder)] if folder.is_dir() else []
+    return folder / _name(attempt) if attempt is not None else _claimed(folder)
+
+
+def _name(attempt: int) -> str:
+    return f"attempt-{attempt:04d}.jsonl"
+
+
+def _claimed(folder: Path) -> Path:
+    """The next number, taken by making the file: of two attempts that begin at one moment each has its own."""
+    attempt = 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = [_NAME.fullmatch(name) for name in os.listdir(folder)]
         attempt = max((int(match[1]) for match in found if match), default=-1) + 1
-    return folder / f"attempt-{attempt:04d}.jsonl"
+        while True:
+            try:
+                os.close(os.open(folder / _name(attempt), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+            except FileExistsError:
+                attempt += 1
+                continue
+            return folder / _name(attempt)
+    except OSError:
+        return folder / _name(attempt)  # whoever writes to it says what is wrong
 
 
 def finite(value: float | None) -> float | None:

@@ -33,7 +33,7 @@ def new_nonce() -> str:
 
 
 def own_addresses() -> list[str]:
-    """This host's IPv4 addresses, loopback last."""
+    """This host's addresses, IPv4 before IPv6, loopback last."""
     found: list[str] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
@@ -43,7 +43,18 @@ def own_addresses() -> list[str]:
             except OSError:
                 continue  # an interface without an IPv4 address
             found.append(socket.inet_ntoa(answer[20:24]))
-    return sorted(found, key=lambda address: address.startswith("127."))
+    found += _ipv6_addresses()
+    return sorted(found, key=lambda address: address.startswith("127.") or address == "::1")
+
+
+def _ipv6_addresses() -> list[str]:
+    """Those that mean the same to other hosts, and loopback, as Linux lists them."""
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as file:
+            rows = [line.split() for line in file]
+        return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[3] in ("00", "10")]
+    except (OSError, ValueError, IndexError):
+        return []
 
 
 def keep_alive(sock: socket.socket) -> None:

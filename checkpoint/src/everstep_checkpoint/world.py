@@ -50,18 +50,35 @@ def detect(env: Mapping[str, str]) -> World:
     """Read the launcher's variables: torchrun and its like (RANK, WORLD_SIZE) first, then `srun`, else one rank.
 
     A program that a batch script starts without srun is one rank, whatever SLURM_NTASKS says: only srun sets
-    SLURM_STEP_NUM_TASKS. Raises ValueError when a variable is not the number it should be.
+    SLURM_STEP_NUM_TASKS. Raises ValueError when a variable is not the number it should be, or says too little.
     """
     job = env.get("SLURM_JOB_ID", "")
-    attempt = int(env.get("SLURM_RESTART_COUNT") or 0) if job else None
+    attempt = _number(env, "SLURM_RESTART_COUNT") if job and env.get("SLURM_RESTART_COUNT") else (0 if job else None)
     launch = f"job{job}.{env.get('SLURM_STEP_ID', '')}.{attempt}" if job else "local"
     if "RANK" in env and "WORLD_SIZE" in env:
         elastic = f"{env.get('TORCHELASTIC_RUN_ID', '')}.{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         token = f"{launch}.{elastic}.{env.get('MASTER_PORT', '')}"
         host = env.get("MASTER_ADDR", "127.0.0.1")
-        return World(int(env["RANK"]), int(env["WORLD_SIZE"]), host, side_port(token), token, attempt)
+        return World(_number(env, "RANK"), _number(env, "WORLD_SIZE"), host, side_port(token), token, attempt)
+    if env.get("RANK", "0") != "0":
+        raise ValueError("RANK is set and WORLD_SIZE is not: every rank would take itself for the only one. Set both")
     if "SLURM_STEP_NUM_TASKS" in env and "SLURM_PROCID" in env:
-        host = env.get("MASTER_ADDR") or first_host(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST") or "")
-        rank, size = int(env["SLURM_PROCID"]), int(env["SLURM_STEP_NUM_TASKS"])
+        rank, size = _number(env, "SLURM_PROCID"), _number(env, "SLURM_STEP_NUM_TASKS")
+        host = env.get("MASTER_ADDR") or _slurm_host(env)
         return World(rank, size, host, side_port(launch), launch, attempt)
     return World(token=launch, attempt=attempt)
+
+
+def _slurm_host(env: Mapping[str, str]) -> str:
+    """Where the first rank runs. Without a list of nodes: here; rank 0 writes its addresses to a file, too."""
+    try:
+        return first_host(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST") or "")
+    except ValueError:
+        return "127.0.0.1"
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = env[name]
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise ValueError(f"{name} is {text!r}, not a number: the launcher sets it, and should be left to")
+    return int(text)
