@@ -30,10 +30,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the API server that the tests use
 
-from beside.agents import NODE, Agent, Everstep, Peer, PeerCommand  # noqa: E402
+from beside.agents import NODE, Everstep, Peer, PeerCommand  # noqa: E402
 from beside.kernel_log import KernelWriter, unlimited  # noqa: E402
 from beside.lines import STORM, field_cases, mixed  # noqa: E402
-from beside.measures import Readings, StormPlan, field_lines, idle, latency, storm  # noqa: E402
+from beside.measures import Agent, Readings, StormPlan, field_lines, idle, latency, storm  # noqa: E402
 from beside.table import percentile, rendered  # noqa: E402
 from tests.contract.kubernetes.api_server import ApiServer  # noqa: E402
 

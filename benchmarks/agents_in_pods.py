@@ -91,9 +91,13 @@ def four_nodes(name: str) -> Iterator[list[Node]]:
     config = LabConfig(name=name, nodes=3, spares=1)
     with Lab.up(plan_lab(config)) as lab:
         nodes = [Node(lab, node) for node in config.gpu_nodes]
-        for node in nodes:
-            node.reports.wait_verdict(60)
-        yield nodes
+        try:
+            for node in nodes:
+                node.reports.wait_verdict(60)
+            yield nodes
+        finally:
+            for node in nodes:
+                node.reports.close()
 
 
 def measure(nodes: Sequence[Node], probes: int) -> float | None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from tests.contract.kubernetes.api_server import ApiServer, free_port
 
@@ -25,25 +24,6 @@ _STARTS_WITHIN = 60.0  # seconds
 _WAKE_EVERY = 1.0  # seconds between two lines that a starting peer should report
 _STOPS_WITHIN = 10.0
 _boots = itertools.count(1)
-
-
-class Agent(Protocol):
-    """One agent under measurement. Between ``start`` and ``stop`` the other attributes stand."""
-
-    name: str
-    family: str  # of the probes that it reports
-    pid: int
-    reports: Reports
-
-    def version(self) -> str: ...
-
-    def start(self, writer: KernelWriter) -> float:
-        """Starts it without any memory of earlier runs and waits until it reports; returns the seconds it took."""
-        ...
-
-    def stop(self) -> None:
-        """Ends it; fine when it has not come up."""
-        ...
 
 
 def _spawn(command: Sequence[str], output: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

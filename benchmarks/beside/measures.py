@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from beside.agents import Agent
 from beside.costs import Cost, Meter, proportional_bytes, resident_bytes
 from beside.kernel_log import KernelWriter, repeated
 from beside.lines import ORDINARY, PROBES_A_START, Case, Probe, batches, probe
+from beside.reports import Reports
 
 SETTLE = 3.0  # seconds after the start before anything is measured
 GIVE_UP = 10.0  # seconds after which a report is missing
@@ -19,6 +20,25 @@ QUIET = 0.6  # seconds within which a line of the field must be reported
 EXPLAINED = 7.0  # seconds more for an agent that waits for other lines to explain one, and quotes what it reports
 _LOOK_EVERY = 2000  # lines of a storm between two looks at what the agent says
 _FLUSH = 4000  # ordinary lines: more than the kernel's buffer holds, so that no agent starts with old faults
+
+
+class Agent(Protocol):
+    """One agent under measurement. Between ``start`` and ``stop`` the other attributes stand."""
+
+    name: str
+    family: str  # of the probes that it reports
+    pid: int
+    reports: Reports
+
+    def version(self) -> str: ...
+
+    def start(self, writer: KernelWriter) -> float:
+        """Starts it without any memory of earlier runs and waits until it reports; returns the seconds it took."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it; fine when it has not come up."""
+        ...
 
 
 @dataclass(slots=True)
