@@ -303,6 +303,7 @@ def test_a_stop_needs_no_second_copy_of_the_state(tmp_path: Path, monkeypatch: p
         for step in run.steps(100):
             if step == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
+                until(lambda: run.stop_requested, "the signal was heard")
     assert run.outcome == "stopped"
     monkeypatch.undo()
     restored = {"w": np.zeros(3_000_000)}

@@ -17,7 +17,7 @@ from checkpoint_ranks import PROGRAMS, until
 
 from everstep_checkpoint import InvalidCheckpointError, verify
 
-KILLS = int(os.environ.get("EVERSTEP_FUZZ_KILLS", "25"))
+KILLS = int(os.environ.get("EVERSTEP_FUZZ_KILLS", "15"))
 
 
 def sound_steps(directory: Path) -> list[int]:
