@@ -64,8 +64,10 @@ def test_what_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["ls", str(tmp_path / "nowhere")]) == 2
     assert "No such file" in capsys.readouterr().err
     assert main(["verify", str(tmp_path)]) == 1, "nothing there is nothing verified"
-    with pytest.raises(SystemExit):
-        main(["exec", "--grace", "0", "--", "true"])
+    for wrong in ("0", "soon", "inf"):
+        with pytest.raises(SystemExit):
+            main(["exec", "--grace", wrong, "--", "true"])
+        assert f"argument --grace: '{wrong}' is no number of seconds above 0" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["exec"])
 

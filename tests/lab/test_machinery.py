@@ -106,7 +106,7 @@ def test_a_power_cut_ends_every_process_and_the_next_boot_has_a_new_id(bare: Lab
     before = _boot_id(bare, "gpu-1")
     assert bare.execute("gpu-1", "cat", "/proc/sys/kernel/random/boot_id").strip() == before
     bare.power_off("gpu-1")
-    with pytest.raises(LabError, match="gpu-1 does not run"):
+    with pytest.raises(LabError, match="gpu-1 does not run: `everstep lab power-on gpu-1` boots it"):
         bare.execute("gpu-1", "true")
     assert "gpu-1 is off" in troubles(bare)
     assert not list(Path("/sys/fs/cgroup").glob(f"*/{bare.layout.cgroup}/gpu-1"))

@@ -72,7 +72,9 @@ def demo(
     from everstep.lab.demo.report import write_report  # noqa: PLC0415
     from everstep.lab.demo.stage import DemoOptions, run_demo  # noqa: PLC0415
     from everstep.lab.errors import LabError  # noqa: PLC0415
-    from everstep.lab.setup import plan_lab  # noqa: PLC0415
+    from everstep.lab.hardware.xids import effect_of  # noqa: PLC0415
+    from everstep.lab.layout import LabConfig  # noqa: PLC0415
+    from everstep.lab.setup import images_for, plan_lab  # noqa: PLC0415
 
     kind, _, code = fault.partition(":")
     if not (kind == "xid" and code.isdecimal()) and fault != "power":
@@ -84,6 +86,10 @@ def demo(
     show = Console(quiet=as_json)
     options = DemoOptions(fault=kind, code=code or "off", slurm=slurm, name=name)
     try:
+        # What cannot be shown is said before anything starts.
+        images_for(LabConfig(name=name, slurm=slurm))
+        if kind == "xid":
+            effect_of(int(code))
         evidence = run_demo(options, plan_lab, show, keep)
     except LabError as error:
         typer.echo(f"everstep demo: {error}", err=True)

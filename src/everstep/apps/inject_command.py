@@ -47,6 +47,6 @@ def inject(
         else:
             fault = hardware.cut_power(node)
     at = time.strftime("%H:%M:%S", time.localtime(fault.at))
-    said = f"{node} has no power any more" if power else f"GPU {gpu} is now {state}; nothing is in the kernel log"
+    said = "no power any more" if power else f"GPU {gpu} shows the state {state!r} to whoever asks the driver"
     for line in fault.records or [said]:
         typer.echo(f"{at} {node}: {line}")

@@ -137,7 +137,7 @@ class Lab:
             return cls(layout, msgspec.json.decode(layout.plan_file.read_bytes(), type=LabPlan))
         except FileNotFoundError:
             others = f"; there is {', '.join(names)}" if names else ""
-            raise LabError(f"no lab {name!r}{others}") from None
+            raise LabError(f"no lab {name!r}{others}; `everstep lab up --name {name}` makes it") from None
 
     def down(self, *, keep_files: bool = False) -> None:
         """Ends the lab and leaves nothing of it (with `keep_files`, its directory)."""
@@ -243,8 +243,10 @@ class Lab:
         """The argument list that runs a program inside a node (or `ctl`, the control plane)."""
         holder = self.state.nodes[node].holder if node in self.state.nodes else None
         if holder is None or not holder.alive:
-            known = ", ".join([CONTROL, *self.config.all_nodes])
-            raise LabError(f"{node} does not run; this lab has {known}")
+            known = [CONTROL, *self.config.all_nodes]
+            if node in known:
+                raise LabError(f"{node} does not run: `everstep lab power-on {node}` boots it")
+            raise LabError(f"no node {node!r} in lab {self.layout.name}; it has {', '.join(known)}")
         first = processes.first_child(holder.pid)
         if first is None:
             raise LabError(f"{node} is just starting or ending: try again")

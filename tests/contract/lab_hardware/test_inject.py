@@ -88,7 +88,7 @@ def test_a_state_shows_in_the_driver_and_in_no_log(
 ) -> None:
     before = lab.kmsg("gpu-1")
     assert everstep(monkeypatch, "inject", "gpu-1", "--gpu", "1", "--state", "remap-failed") == 0
-    assert "GPU 1 is now remap-failed" in capsys.readouterr().out
+    assert "gpu-1: GPU 1 shows the state 'remap-failed' to whoever asks the driver" in capsys.readouterr().out
     assert lab.kmsg("gpu-1") == before
     state = lab.root / "gpu-1" / "run" / "driver" / "state"
     assert ["remap_failed=1" in line for line in state.read_text().splitlines()[1:]] == [False, True]
@@ -104,7 +104,10 @@ def test_a_state_shows_in_the_driver_and_in_no_log(
         (["gpu-9", "--xid", "79"], "everstep: no machine gpu-9 in this lab; it has gpu-1, gpu-2\n"),
         (["gpu-1", "--xid", "79", "--gpu", "2"], "everstep: gpu-1 has no GPU 2: it has GPUs 0 to 1\n"),
         (["gpu-2", "--xid", "79"], "everstep: gpu-2 is off: power it on before breaking its GPU\n"),
-        (["gpu-1", "--xid", "79", "--lab", "other"], "everstep: no lab 'other'; there is test\n"),
+        (
+            ["gpu-1", "--xid", "79", "--lab", "other"],
+            "everstep: no lab 'other'; there is test; `everstep lab up ",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(

@@ -85,7 +85,7 @@ def test_which_lab_is_asked_only_when_it_is_not_clear(tmp_path: Path, monkeypatc
     assert Lab.find("two").plan == LabPlan(config=LabConfig(name="two"), binaries="/b", archives=[])
     with pytest.raises(LabError, match=r"several \(one, two\)"):
         Lab.find()
-    with pytest.raises(LabError, match="no lab 'three'; there is one, two"):
+    with pytest.raises(LabError, match="no lab 'three'; there is one, two; `everstep lab up --name three` makes it"):
         Lab.find("three")
 
 

@@ -1,0 +1,70 @@
+"""What `everstep` says to somebody who typed it wrong: one line that says what, and where to read on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everstep.apps.cli import main
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("inject gpu-1", "name one fault: --xid CODE, --state NAME or --power; `everstep inject --help` says more"),
+        ("inject", "missing argument 'node'; `everstep inject --help` says more"),
+        ("faults list --colour", "no such option: --colour; `everstep faults list --help` says more"),
+        ("lab dwon", "no such command 'dwon'. Did you mean 'down'? `everstep lab --help` says more"),
+        (
+            "demo --fault xid:x",
+            "'xid:x' is no fault that the demo can cause: use xid:CODE, for example xid:79, or power",
+        ),
+        ("demo --slurm 1.0", "no image for Slurm 1.0: choose one of 22.05, 24.11, 26.05"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    typed: str, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["everstep", *typed.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert printed.err.startswith("everstep")
+    assert says in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("faults explain 4711", "no fault has the code '4711'; `everstep faults list` shows all of them"),
+        (
+            "demo --fault xid:7",
+            "XID 7 is not one that the simulated GPUs can show; choose one of "
+            "13, 31, 43, 45, 48, 63, 79, 94, 95, 119, 154",
+        ),
+        ("inject gpu-1 --xid 79 --lab none", "no lab 'none'; `everstep lab up --name none` makes it"),
+    ],
+)
+def test_what_there_is_not_is_one_line(
+    typed: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_STATE", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["everstep", *typed.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (1, f"everstep: {says}\n")
+
+
+def test_a_group_without_a_command_shows_its_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["everstep", "faults"])
+    with pytest.raises(SystemExit):
+        main()
+    printed = capsys.readouterr()
+    assert "explain" in printed.out + printed.err
+    assert "everstep: " not in printed.err
