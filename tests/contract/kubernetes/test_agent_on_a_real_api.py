@@ -241,3 +241,22 @@ def test_a_token_that_is_bound_to_no_pod_writes_nothing(agent: NodeAgent) -> Non
     config["users"][0]["user"] = {"token": token}
     agent.kubeconfig.write_text(json.dumps(config))
     assert 'its token is bound to node ""' in agent.apply(HEALTH % agent.node)
+
+
+def test_what_others_write_into_a_node_health_does_not_stay(agent: NodeAgent) -> None:
+    """A fault that nobody's agent knows could never be cleared, and would have the node replaced again and again."""
+    agent.start()
+    agent.until_verdict("Healthy")
+    made_up = {"key": "a", "kind": "xid", "code": "79", "class": "hardware", "severity": "critical"}
+    past = {"device": "1650001", "code": "xid:31", "at": "2026-01-01T00:00:00Z", "lineages": ["uid 1000"]}
+    patch = {"status": {"faults": [{**made_up, "action": "replaceNode", "reason": "r"}], "history": [past]}}
+    agent.api.kubectl("patch", "nodehealth", agent.node, "--type=merge", "-p", json.dumps(patch))
+    assert agent.status["faults"]
+    agent.says(13)
+    until("the next write", lambda: agent.status["log"]["sequence"] == 1)
+    until("only the agent's own fault", lambda: [fault["code"] for fault in agent.status["faults"]] == ["13"])
+    assert [item["code"] for item in agent.status["history"]] == ["xid:13"]
+    agent.kill()
+    agent.boot("boot-2")
+    agent.start()
+    until("the proof of a new boot", lambda: agent.status["bootID"] == "boot-2" and not agent.status.get("faults"))

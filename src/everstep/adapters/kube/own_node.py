@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from everstep.core.diagnosis import Diagnosis
 from everstep.core.errors import NotFound, Unreachable, Unreadable
 from everstep.core.health import Fault, Gpu, Verdict
 from everstep.core.occurrences import Occurrence
+
+log = logging.getLogger(__name__)
 
 MANAGER = "everstep-agent"
 LEASE_SECONDS = 40  # four missed renewals, as the kubelet's own node Lease
@@ -42,13 +45,24 @@ class _Stored(msgspec.Struct):
     status: node_health.NodeHealthStatus | None = None
 
 
+class _Status(msgspec.Struct):
+    """What is there after a write; of most lists only how many entries they have."""
+
+    inherited: list[cases.Occurrence] = []
+    faults: list[msgspec.Raw] = []
+    gpus: list[msgspec.Raw] = []
+    sources: list[msgspec.Raw] = []
+    cases: list[msgspec.Raw] = []
+    history: list[msgspec.Raw] = []
+
+
+_LISTS = ("faults", "gpus", "sources", "cases", "history")
+
+
 class _Answer(msgspec.Struct):
     """The part of the written object that others may have added."""
 
-    class Status(msgspec.Struct):
-        inherited: list[cases.Occurrence] = []
-
-    status: Status = msgspec.field(default_factory=Status)
+    status: _Status = msgspec.field(default_factory=_Status)
 
 
 _answer = msgspec.json.Decoder(_Answer)
@@ -90,15 +104,25 @@ class OwnNode:
         ``since`` is when the verdict last changed, in Unix seconds. Returns what the controller has written into it
         of this node's GPUs (``status.inherited``).
         """
+        # Lists are written though they are empty: one that is left out becomes null where others own it too, which the
+        # API server then refuses, for ever.
+        status = dict.fromkeys(_LISTS, ()) | msgspec.to_builtins(_status(diagnosis, since))
         body = {
             "apiVersion": meta.API_VERSION,
             "kind": "NodeHealth",
             "metadata": {"name": self._node},
-            "status": _status(diagnosis, since),
+            "status": status,
         }
         answer = await self._verbs.apply(self._path, body, MANAGER)
         try:
-            return _occurrences(_answer.decode(answer).status.inherited)
+            written = _answer.decode(answer).status
+            if any(len(getattr(written, name)) != len(status[name]) for name in _LISTS):
+                # Server-side apply keeps entries that somebody else has added, a fault that nobody could ever clear.
+                log.warning("NodeHealth/%s held what this agent does not say; it is taken out", self._node)
+                lists = {name: status[name] for name in _LISTS}
+                answer = await self._verbs.merge(self._path, {"status": lists})
+                written = _answer.decode(answer).status
+            return _occurrences(written.inherited)
         except msgspec.DecodeError as why:
             raise Unreachable(f"the answer to the write of NodeHealth/{self._node} cannot be read: {why}") from why
 
