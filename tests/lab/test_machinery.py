@@ -25,6 +25,7 @@ from everstep.lab.status import troubles
 from tests.lab.traces import routes, traces
 
 pytestmark = pytest.mark.lab
+PROJECT = Path(__file__).resolve().parents[2]
 
 _CLAIM = """
 apiVersion: v1
@@ -100,6 +101,28 @@ def test_a_volume_is_shared_by_all_nodes_and_goes_with_its_claim(bare: Lab) -> N
     assert (folder / "x").exists()
     bare.kubectl("delete", "pod/on-gpu-1", "pod/on-gpu-2", "pvc/homes", "--wait=false")
     _until("deleted with its claim", lambda: not folder.exists() and not bare.get("pv")["items"])
+
+
+def test_the_readmes_command_installs_everstep_so_that_it_only_watches(bare: Lab) -> None:
+    (command,) = [line for line in (PROJECT / "README.md").read_text().splitlines() if line.startswith("helm ")]
+
+    def say(command: str) -> str:
+        how = {**os.environ, **bare.environment, "HELM_CACHE_HOME": str(bare.layout.root / "helm")}
+        done = subprocess.run(
+            command.split(), cwd=PROJECT, env=how, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    try:
+        assert "watches this cluster in mode DryRun" in say(command)
+        assert bare.get("remediationpolicies", "default")["spec"]["mode"] == "DryRun"
+        assert {"nodehealths.everstep.io", "remediations.everstep.io"} <= {
+            each["metadata"]["name"] for each in bare.get("crds")["items"]
+        }
+    finally:
+        say("helm uninstall everstep --namespace everstep-system")
+    bare.kubectl("delete", "namespace", "everstep-system", "--wait=false")
 
 
 def test_a_power_cut_ends_every_process_and_the_next_boot_has_a_new_id(bare: Lab) -> None:

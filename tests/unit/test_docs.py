@@ -34,6 +34,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
 
 
+def test_every_command_of_the_readme_is_run_by_a_test() -> None:
+    blocks = re.findall(r"^```console\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    commands = {line.partition("#")[0].strip() for block in blocks for line in block.splitlines()}
+    assert commands == {
+        "make demo",  # tests/lab/test_demo.py runs what it starts, tests/lab/test_quickstart.py its set-up
+        "make test",  # this is it
+        "helm install everstep charts/everstep --namespace everstep-system --create-namespace",  # test_machinery.py
+    }
+
+
 def test_the_architecture_page_follows_the_fault_by_file_and_function() -> None:
     text = (ROOT / "docs/explanation/architecture.md").read_text()
     assert len([name for _, name in PLACE.findall(text) if name]) >= 15
