@@ -46,7 +46,8 @@ def test_a_peer_that_never_answers(tmp_path: Path, launch: Callable[..., Launch]
 
 
 def test_a_peer_that_died(tmp_path: Path, launch: Callable[..., Launch]) -> None:
-    ranks = launch(tmp_path, program=STUBBORN)
+    """Killed with a message unread, it looks to its peer as after an outage: away for a while first."""
+    ranks = launch(tmp_path, "--away", "0", program=STUBBORN)
     until((tmp_path / "step_00000005").is_dir, "the first checkpoint is there")
     ranks.signal(signal.SIGKILL, 1)
     ranks.processes[1].wait()
