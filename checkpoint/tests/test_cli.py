@@ -115,3 +115,33 @@ def test_the_console_script_is_there() -> None:
     began = time.monotonic()
     assert "exec" in subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
     assert time.monotonic() - began < 10
+
+
+def test_a_path_is_printed_as_the_bytes_that_it_is(tmp_path: Path, directory: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff\n"
+    os.rename(directory, odd)
+    script, env = (
+        Path(sys.executable).with_name("everstep-checkpoint"),
+        os.environ | {"PYTHONIOENCODING": "ascii:strict"},
+    )
+    done = subprocess.run([script, "latest", odd], capture_output=True, env=env, check=True)
+    assert done.stdout == odd + b"/step_00000006\n"
+
+
+def test_a_reader_that_has_read_enough(directory: Path) -> None:
+    script, (read, write) = Path(sys.executable).with_name("everstep-checkpoint"), os.pipe()
+    os.close(read)
+    done = subprocess.run([script, "ls", directory], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_exec_without_a_place_for_the_outcome(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as only_here:
+        only_here.setattr("tempfile.tempdir", str(tmp_path / "none"))
+        assert main(["exec", "--", sys.executable, "-c", "print('it runs'); raise SystemExit(3)"]) == 3
+    out, err = capfd.readouterr()
+    assert out == "it runs\n"
+    assert "the outcome will not be known" in err

@@ -206,6 +206,18 @@ def test_links_and_files_under_our_names_go_and_what_they_point_to_stays(tmp_pat
     assert [path.name for path in other.iterdir()] == ["precious"]
 
 
+def test_small_files_of_killed_processes_go_when_they_are_old(tmp_path: Path) -> None:
+    names = [".latest.123-0a1b2c3d", ".everstep/.owner.1-00000000", ".everstep/hub-0123456789abcdef.json"]
+    keep = [".everstep/key", ".everstep/.mine", ".latest.9-0a1b2c3d"]
+    trained(tmp_path, 1)
+    for name in names + keep:
+        (tmp_path / name).touch()
+    for name in [*names, *keep[:2]]:
+        os.utime(tmp_path / name, (1, 1))
+    resumed(tmp_path)
+    assert [name for name in names + keep if (tmp_path / name).exists()] == keep
+
+
 def test_a_link_in_the_place_of_a_new_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("mine")
     (tmp_path / "new").symlink_to(tmp_path / "target")

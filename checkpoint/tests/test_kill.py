@@ -5,6 +5,7 @@ This does not test the loss of power: the page cache survives the death of a pro
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -59,6 +60,24 @@ def test_random_kills_never_cost_a_published_checkpoint(tmp_path: Path) -> None:
         left_over += any(tmp_path.glob(".tmp-*")) or any(tmp_path.glob(".trash-*"))
     assert left_over > KILLS / 10, f"only {left_over} of {KILLS} kills hit a save or a deletion: this tests nothing"
     assert len(list(tmp_path.glob(".tmp-*"))) <= 1, "attempts do not clean up after dead ones"
+
+
+def test_death_at_every_single_call_that_changes_the_disk(tmp_path: Path) -> None:
+    """What is left of each life is what the next one sees: none may find less than the last has published."""
+    command = [sys.executable, str(PROGRAMS / "dies_at.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    published, lives = 0, 0
+    for said in map(json.loads, done.stdout.splitlines()):
+        if "resumed" in said:
+            lives += 1
+            # The name may be there although the process died before it could say so.
+            assert published <= said["resumed"] <= published + 1, said
+        published = max(published, said.get("resumed", 0), said.get("published", 0))
+    assert lives > 80, "each life ends at a later call than the one before"
+    assert "damaged" not in done.stderr
+    assert sound_steps(tmp_path)[-1] == published
+    assert not [*tmp_path.glob(".tmp-*"), *tmp_path.glob(".trash-*"), *tmp_path.glob(".invalid-*")]
 
 
 def names(directory: Path) -> list[int]:

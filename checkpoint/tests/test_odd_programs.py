@@ -241,6 +241,15 @@ def test_a_line_that_the_disk_took_half_of_spoils_no_other(tmp_path: Path, monke
     assert (json.loads(first)["event"], len(torn), json.loads(last)["event"]) == ("one", 9, "three")
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_records_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "attempt-0000.jsonl")
+    record = Record(tmp_path / "attempt-0000.jsonl")
+    record.event("start")
+    record.close()
+    assert not record._thread.is_alive()
+
+
 # ---- the other ranks -------------------------------------------------------------------------------------------------
 
 STRANGE = [
@@ -277,6 +286,16 @@ def test_nothing_that_a_stranger_says_ends_the_side_channel(tmp_path: Path, rank
     assert not rank0._broken
     secret = shared_secret(tmp_path / "own" / "key")
     link, _ = join(("127.0.0.1", port_of(rank0)), Hello(1, "launch", "session"), secret, 10)
+    link.close()
+
+
+def test_a_rank_of_an_older_rank_0_does_not_take_the_place_of_the_new_one(tmp_path: Path, rank0: Team) -> None:
+    """A launcher that names all its launches alike, as plain RANK and WORLD_SIZE do, and a rank that outlived one."""
+    secret = shared_secret(tmp_path / "own" / "key")
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"closed|reset"):
+            join(("127.0.0.1", port_of(rank0)), Hello(1, "launch", "old", heard=3), secret, 10)
+    link, _ = join(("127.0.0.1", port_of(rank0)), Hello(1, "launch", "new"), secret, 10)
     link.close()
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,10 +74,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     if args.command == "exec":
         return launch(_program(args), args.grace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")  # a path is printed as the bytes that it is
+    try:
+        code = _look(args)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return 128 + signal.SIGPIPE
+    return code
+
+
+def _look(args: argparse.Namespace) -> int:
     try:
         if args.command == "latest":
             return _latest(args)
         rows = look(args.directory, every_byte=args.command == "verify")
+    except BrokenPipeError:
+        raise
     except OSError as error:
         print(f"everstep-checkpoint: {args.directory}: {error.strerror or error}", file=sys.stderr)
         return 2

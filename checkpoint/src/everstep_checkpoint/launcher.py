@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -29,7 +30,9 @@ def launch(program: Sequence[str], grace: float) -> int:
     0 when the training finished, 143 when it was stopped and saved, 1 when it failed with 0 from the launcher, else
     what the program returned. 127 when it cannot be started.
     """
-    with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
+    with _folder() as folder:
+        if folder is None:
+            return _exit_code(_run(program, dict(os.environ)), None)
         file = Path(folder) / "outcome"
         timeout = str(max(1, round(grace - min(_LAUNCHER_MARGIN, grace / 4))))
         env = os.environ | {VARIABLE: str(file)}
@@ -37,6 +40,19 @@ def launch(program: Sequence[str], grace: float) -> int:
         code = _run(program, env)
         found = read_outcome(file)
     return _exit_code(code, found)
+
+
+@contextmanager
+def _folder() -> Iterator[str | None]:
+    """For the outcome; None, and the training is not kept from running, where nothing can be written."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="everstep-", ignore_cleanup_errors=True)
+    except OSError as error:
+        print(f"everstep-checkpoint: the outcome will not be known: {error}", file=sys.stderr)
+        yield None
+        return
+    with folder as name:
+        yield name
 
 
 def _run(program: Sequence[str], env: dict[str, str]) -> int:

@@ -166,9 +166,13 @@ class Hub:
         """A rank joins, or is back. Raises ConnectionAbortedError when too much was said while it was away."""
         rank, line = hello.rank, self._links.get(hello.rank)
         if not isinstance(line, Line):
-            line = self._links[rank] = Line(hello.session)
+            # Who has heard something already heard it from a rank 0 before this one: it must not take the rank's place.
+            line = Line(hello.session)
+            missed = line.missed(hello.heard)
+            self._links[rank] = line
             self._newcomers.append(rank)
-        missed = line.missed(hello.heard)
+        else:
+            missed = line.missed(hello.heard)
         self._unhook(line)
         link.send({"proof": welcome, "heard": line.heard})
         line.attach(link, missed)

@@ -13,6 +13,7 @@ import math
 import os
 import queue
 import re
+import secrets
 import struct
 import threading
 import time
@@ -20,8 +21,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .reading import read_plain
+
 log = logging.getLogger("everstep_checkpoint")
 
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # the last: no pipe is waited for
 PROGRESS_PERIOD = 1.0  # seconds between two progress lines; a line costs an fsync, so never one a step
 _NAME = re.compile(r"attempt-([0-9]{4,9})\.jsonl")
 
@@ -141,7 +145,7 @@ class Record:
         try:
             if fd < 0:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+                fd = os.open(self.path, _APPEND, 0o644)
             view = memoryview(b"\n" * self._torn + lines)
             while view:
                 written = os.write(fd, view)
@@ -168,8 +172,8 @@ class StepCounter:
 
     def __init__(self, path: Path, step: int) -> None:
         self.previous = self._read(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        self._fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        self._fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self.set(step)
         # A new file takes the old one's name: an older attempt that still lives writes to a file nobody reads.
         os.rename(temporary, path)
@@ -192,7 +196,7 @@ class StepCounter:
     @classmethod
     def _read(cls, path: Path) -> int | None:
         try:
-            magic, step = cls._FORMAT.unpack(path.read_bytes())
+            magic, step = cls._FORMAT.unpack(read_plain(path))
         except (OSError, struct.error):
             return None
         return int(step) if magic == cls._MAGIC else None

@@ -42,6 +42,8 @@ MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError
 _AGAIN = 1.0  # seconds until a checkpoint that cannot be read is looked at once more
 _LOOKS = 3
 _END_OF_TIME = 253_402_300_800  # Unix seconds of the year 10000, which Python's calendar does not have
+_LEFT_OVER = re.compile(r"\.[a-z-]+(?:\.json)?\.[0-9]+-[0-9a-f]{8}|hub-[0-9a-f]{16}\.json")
+_LEFT_FOR = 86400.0  # seconds
 _INVALID_KEPT = 1  # failed directories kept for a look; more would fill the disk of who never looks
 
 
@@ -206,6 +208,16 @@ class Vault:
         stale = invalid[:-_INVALID_KEPT] + [name for name in names if name.startswith((".tmp-", ".trash-"))]
         for name in stale:
             erase(self.directory / name)
+        for folder in (self.directory, self.own):
+            self._sweep_small_files(folder)
+
+    def _sweep_small_files(self, folder: Path) -> None:
+        """What a process that was killed in `replace_file`, or as rank 0, has left; not what one is just writing."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                path = folder / name
+                if _LEFT_OVER.fullmatch(name) and path.lstat().st_mtime < time.time() - _LEFT_FOR:
+                    path.unlink()
 
     def manifest(self, name: str) -> Checkpoint:
         """See `read_manifest`. `name` may come from another rank: it is one, and no way out of the directory."""
