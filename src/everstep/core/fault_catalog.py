@@ -196,7 +196,10 @@ def table_rows(
 ) -> Iterable[tuple[int, dict[str, str]]]:
     """The rows of a CSV table with their numbers, the header being row 1. InvalidInput names the table and the row."""
     reader = csv.DictReader(io.StringIO(text), strict=True)
-    columns = tuple(reader.fieldnames or ())
+    try:
+        columns = tuple(reader.fieldnames or ())
+    except csv.Error as error:
+        raise InvalidInput(f"{name} row 1: {error}") from None
     if needed == allowed and columns != needed:
         raise InvalidInput(f"{name} row 1: the columns must be {','.join(needed)}")
     if missing := [column for column in needed if column not in columns]:

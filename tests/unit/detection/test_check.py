@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -248,13 +249,13 @@ def test_a_source_that_hangs_costs_the_deadline_and_no_other_answer(
     hang: Callable[[], Awaitable[Sequence[Evidence]]], tmp_path: Path
 ) -> None:
     began = time.monotonic()
-    report = asked(tmp_path, Source("disk", hang), Source("net", well), deadline=0.4)
-    assert time.monotonic() - began < 2.0
+    report = asked(tmp_path, Source("disk", hang), Source("net", well), deadline=1.5)
+    assert time.monotonic() - began < 4.0
     assert {item.source: item.fitness for item in report.sources} == {
         "kernel log": "fit", "GPUs": "fit", "disk": "unknown", "net": "fit",
     }  # fmt: skip
     assert report.exit_code == 3
-    assert "disk cannot be asked: no answer within 0.4 s" in report.node.reason
+    assert "disk cannot be asked: no answer within 1.5 s" in report.node.reason
 
 
 @pytest.mark.parametrize(
@@ -385,3 +386,14 @@ def test_what_a_source_says_moves_no_cursor_of_the_reader() -> None:
         "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}]0;fit\N{REPLACEMENT CHARACTER}/mnt node: fit"
     )
     assert len(in_all([finding(Answer(f"{n}", problem="x" * 900)) for n in range(99)]).reason) <= 4000
+
+
+@pytest.mark.parametrize("command", [("-m", "everstep.apps.check"), ("-m", "everstep.apps.cli", "check")])
+@pytest.mark.parametrize("output", ["> /dev/full", ">&-", "| true"])
+def test_what_was_found_stands_though_it_cannot_be_printed(command: Sequence[str], output: str, tmp_path: Path) -> None:
+    log_of(tmp_path, XID_79)
+    check = [sys.executable, *command, "--source", "kernel-log", "--kmsg", str(tmp_path / "kmsg")]
+    line = f"set -o pipefail; {shlex.join(check)} {output}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr

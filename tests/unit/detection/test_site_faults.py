@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import contextlib
+from pathlib import Path
 
-from everstep.adapters.gpu.catalog_files import shipped_catalog
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everstep.adapters.gpu.catalog_files import catalog_with, shipped_catalog
 from everstep.core.errors import InvalidInput
 from everstep.core.fault_catalog import COLUMNS, Repeat, Scope
 from everstep.core.health import FaultClass, FirstAction, Severity
@@ -86,3 +91,23 @@ def test_a_wrong_table_names_the_row(text: str, complaint: str) -> None:
 def test_the_columns_are_those_of_the_shipped_tables() -> None:
     header = ",".join(("kind", *COLUMNS))
     assert with_site_rows(SHIPPED, header + "\n", "site.csv").entries == SHIPPED.entries
+
+
+@given(st.lists(st.tuples(st.integers(0, len(NEW) - 1), st.sampled_from('",\n\r\0-/é')), max_size=6))
+def test_a_damaged_table_is_understood_or_refused(damage: list[tuple[int, str]]) -> None:
+    table = list(NEW)
+    for at, char in damage:
+        table[at] = char
+    with contextlib.suppress(InvalidInput):  # no other error may come out of a site's typing
+        with_site_rows(SHIPPED, "".join(table), "site.csv")
+
+
+def test_a_bare_carriage_return_in_the_header_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"site\.csv row 1: new-line character"):
+        with_site_rows(SHIPPED, NEW.replace("meaning", "mea\rning"), "site.csv")
+
+
+def test_a_table_that_a_spreadsheet_wrote_is_read(tmp_path: Path) -> None:
+    table = tmp_path / "site.csv"
+    table.write_bytes(b"\xef\xbb\xbf" + NEW.replace("\n", "\r\n").encode())
+    assert catalog_with(table).find("xid", "990") is not None

@@ -26,7 +26,7 @@ def catalog_with(site: Path | None) -> Catalog:
     if site is None:
         return catalog
     try:
-        text = site.read_text(encoding="utf-8")
+        text = site.read_text(encoding="utf-8-sig")  # spreadsheets begin a CSV file with a byte order mark
     except (OSError, UnicodeDecodeError) as why:
         raise InvalidInput(f"cannot read the site's fault table {site}: {why}") from why
     return with_site_rows(catalog, text, site.name)

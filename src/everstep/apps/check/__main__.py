@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -57,16 +58,25 @@ def main(argv: Sequence[str]) -> int:
 
 
 def outcome(work: Callable[[], Report], show: Callable[[Report], None]) -> int:
-    """The exit code of a check. One that could not be made is unknown: neither fit, nor a word against the node."""
+    """The exit code of a check. One that could not be made is unknown: neither fit, nor a word against the node.
+
+    What was found stands in the exit code though it cannot be printed.
+    """
     try:
         report = work()
-        show(report)
     except EverstepError as why:
         print(f"everstep: {why}", file=sys.stderr)  # noqa: T201
         return EXIT_CODES[Fitness.UNKNOWN]
     except Exception:
         traceback.print_exc()
         return EXIT_CODES[Fitness.UNKNOWN]
+    try:
+        show(report)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError) as why:  # a full disk, a reader that has left, an alphabet without the character
+        print(f"everstep: the report cannot be printed: {why}", file=sys.stderr)  # noqa: T201
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # or Python fails at its end, with an exit code of its own
     return report.exit_code
 
 

@@ -50,8 +50,9 @@ def ask(questions: Mapping[str, Question], deadline: float) -> list[Answer]:
     """The answers in the order of the questions; one that did not come within ``deadline`` seconds is a problem."""
     give_up = time.monotonic() + deadline
     reader, writer = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by the caller: what is printed has no reader
+            stream.flush()
     parent = os.getpid()
     child = os.fork()
     if child == 0:
