@@ -372,4 +372,4 @@ def test_the_largest_book_fits_into_an_object() -> None:
     case = replace(case, cause=evidence, members=(evidence,) * MAX_MEMBERS, devices=("0000:00:00",) * MAX_NAMES)
     past = Occurrence("1650000000000", "host:gpu_lost_at_boot", 1.0, "b" * 36, ("uid 1000000",) * 8)
     size = MAX_CASES * len(msgspec.json.encode(case)) + MAX_OCCURRENCES * len(msgspec.json.encode(past))
-    assert size < 1_200_000
+    assert size < 800_000

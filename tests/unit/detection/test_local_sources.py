@@ -145,7 +145,7 @@ def test_a_source_that_hangs_is_broken_and_keeps_nobody_waiting() -> None:
     async def scenario() -> None:
         source = PolledSource("slow disks", 1, look, deadline=0.02)
         for _ in range(3):
-            with pytest.raises(Unreachable, match="hangs in the kernel"):
+            with pytest.raises(Unreachable, match=r"^no answer within 0\.02 s: a read hangs in the kernel$"):
                 await source.read()
         assert len(asked) == 1  # one that hangs is not asked again, and holds one thread
         released.set()

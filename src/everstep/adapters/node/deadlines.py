@@ -98,7 +98,8 @@ class PolledSource:
                     await self._asking.ended()
         asking = self._asking
         if not asking.done.is_set():
-            raise Unreachable(f"no answer for {time.monotonic() - asking.begun:.0f} s: a read hangs in the kernel")
+            # Always the same words: what changes with time would be written anew with every question, from every node.
+            raise Unreachable(f"no answer within {self._deadline:.3g} s: a read hangs in the kernel")
         try:
             return asking.answer()
         except EverstepError:
