@@ -115,11 +115,16 @@ class Diagnosis:
         """The verdict in one sentence."""
         accusers = [fault for fault in self.faults if accuses(fault)]
         if accusers:
-            where = f" on GPU {accusers[0].gpu_index}" if accusers[0].gpu_index is not None else ""
+            where = f" (GPU {accusers[0].gpu_index})" if accusers[0].gpu_index is not None else ""
             more = f", and {len(accusers) - 1} more" if len(accusers) > 1 else ""
             return f"{plain(accusers[0].reason, REASON_LIMIT - 50)}{where}{more}"
         if self.broken:
-            return plain("; ".join(f"{name} cannot be read: {why}" for name, why in self.broken), REASON_LIMIT)
+            same: dict[str, list[str]] = {}  # GPUs and NVML break together, and one sentence says it
+            for name, why in self.broken:
+                same.setdefault(why, []).append(name)
+            return plain(
+                "; ".join(f"{', '.join(who)} cannot be read: {why}" for why, who in same.items()), REASON_LIMIT
+            )
         match len(self.faults):
             case 0:
                 noted = "no fault is active"

@@ -151,7 +151,7 @@ def test_an_xid_becomes_a_fault_of_the_right_gpu(agent: NodeAgent) -> None:
     status = agent.until_verdict("Faulty")
     (fault,) = status["faults"]
     assert (fault["key"], fault["gpuIndex"], fault["class"]) == ("xid:79@1650002", 1, "hardware")
-    assert status["reason"] == "XID 79: GPU fell off the bus on GPU 1"
+    assert status["reason"] == "XID 79: GPU fell off the bus (GPU 1)"
     assert status["summary"] == {"faults": "xid:79", "gpus": "2/2"}
 
 

@@ -79,7 +79,7 @@ def test_a_critical_hardware_fault_makes_the_node_faulty() -> None:
     assert (fault.key, fault.gpu_index, fault.gpu_serial) == ("xid:79@s1", 1, "s1")
     assert (fault.first_seen, fault.last_seen, fault.count, fault.boot_id) == (100.0, 100.0, 1, "boot-1")
     assert (found.verdict, found.sequence) == (Verdict.FAULTY, 7)
-    assert found.reason == "XID 79: GPU fell off the bus on GPU 1"
+    assert found.reason == "XID 79: GPU fell off the bus (GPU 1)"
 
 
 @pytest.mark.parametrize("code", [13, 31, 43, 68, 63, 94, 999])
@@ -135,6 +135,13 @@ def test_a_broken_source_is_unknown_and_never_hides_a_fault() -> None:
     assert says(broken, 1, xid(79), now=1.0).verdict is Verdict.FAULTY
     twice = with_source(with_source(broken, "kernel log", "gone"), "kernel log", None)
     assert (twice.verdict, twice.sources) == (Verdict.HEALTHY, (Source("kernel log", restarts=2),))
+
+
+def test_sources_that_break_together_are_told_together() -> None:
+    hung = with_source(with_source(FRESH, "GPUs", "NVML: no answer within 10 s"), "NVML", "NVML: no answer within 10 s")
+    assert hung.reason == "GPUs, NVML cannot be read: NVML: no answer within 10 s"
+    mixed = with_source(hung, "kernel log", "gone")
+    assert mixed.reason == f"{hung.reason}; kernel log cannot be read: gone"
 
 
 def test_a_source_that_was_not_asked_yet_is_as_good_as_broken() -> None:
