@@ -198,7 +198,7 @@ class FleetIncidents(Protocol):
     """Storage of what many nodes share, for people to read; the controller that leads is the only writer."""
 
     async def list(self) -> Sequence[FleetRecord]:
-        """All of them, freshly read."""
+        """All of them, freshly read, but those that cannot be understood: they are notes, and stop no other work."""
         ...
 
     async def write(self, record: FleetRecord) -> None:

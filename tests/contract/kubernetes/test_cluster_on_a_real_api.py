@@ -16,7 +16,7 @@ from everstep.adapters.kube.caches import HEALTHS, LEASES, NODES, REMEDIATIONS, 
 from everstep.adapters.kube.cluster import KubeCluster
 from everstep.adapters.kube.connection import connect
 from everstep.adapters.kube.events import Recorder
-from everstep.adapters.kube.fleet_incidents import KubeFleetIncidents
+from everstep.adapters.kube.fleet_incidents import FLEET_INCIDENTS, KubeFleetIncidents
 from everstep.adapters.kube.lease import KubeLeaderLease
 from everstep.adapters.kube.mirror import to_api
 from everstep.adapters.kube.remediations import KubeRemediations
@@ -175,6 +175,10 @@ def test_what_many_nodes_share_is_kept_for_people_to_read(api: ApiServer) -> Non
         assert "Active" in shown
         await world.cluster.event("FleetIncident", record.name, "Notice", "3 nodes share one cause")
         assert "3 nodes share" in await asyncio.to_thread(api.kubectl, "describe", "fleetincident", record.name)
+        by_hand = {"apiVersion": API_VERSION, "kind": "FleetIncident", "metadata": {"name": "by-hand"}}
+        await world.verbs.create(FLEET_INCIDENTS, by_hand)
+        assert await store.list() == [record], "what a person made by hand hides no other"
+        await store.delete("by-hand")
         await store.delete(record.name)
         await store.delete(record.name)
         assert await store.list() == []

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 import msgspec
+import structlog
 
 from everstep.adapters.kube.mirror import to_api, to_core
 from everstep.adapters.kube.verbs import Verbs
@@ -13,7 +14,9 @@ from everstep.adapters.kube.wire import ObjectMeta
 from everstep.api.fleet_incident import FleetIncidentStatus
 from everstep.api.meta import API_VERSION
 from everstep.core.correlation.fleet import FleetRecord
-from everstep.core.errors import NotFound, Unreadable
+from everstep.core.errors import NotFound
+
+log = structlog.get_logger(__name__)
 
 FLEET_INCIDENTS = f"/apis/{API_VERSION}/fleetincidents"
 
@@ -39,7 +42,8 @@ class KubeFleetIncidents:
         self._verbs = verbs
 
     async def list(self) -> Sequence[FleetRecord]:
-        return [_record(each) for each in (await self._verbs.get(FLEET_INCIDENTS, _List)).items]
+        items = (await self._verbs.get(FLEET_INCIDENTS, _List)).items
+        return [record for each in items if (record := _record(each)) is not None]
 
     async def write(self, record: FleetRecord) -> None:
         status = to_api(
@@ -61,9 +65,10 @@ class KubeFleetIncidents:
             await self._verbs.delete(f"{FLEET_INCIDENTS}/{name}")
 
 
-def _record(found: _Object) -> FleetRecord:
+def _record(found: _Object) -> FleetRecord | None:
     name = found.metadata.name
     try:
         return to_core(_status.decode(found.status), FleetRecord, name=name)
     except msgspec.DecodeError as why:
-        raise Unreadable(f"fleet incident {name} cannot be understood: {why}; delete it") from why
+        log.warning("a fleet incident cannot be understood and is left alone; delete it", name=name, error=str(why))
+        return None
