@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from checkpoint_ranks import records
 
+import everstep_checkpoint.manifest as manifest_module
 import everstep_checkpoint.reading as reading_module
 import everstep_checkpoint.vault as vault_module
 from everstep_checkpoint import (
@@ -60,14 +61,14 @@ def resumed(directory: Path) -> int | None:
 def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """A bad moment of the disk must not cost a checkpoint, and all of them at once no restart from nothing."""
     trained(tmp_path, 3)
-    real, bad = vault_module.hash_file, ["step_00000003"]
+    real, bad = manifest_module.hash_file, ["step_00000003"]
 
     def stumble(path: Path) -> Any:
         if any(part in str(path) for part in bad):
             raise OSError(number, os.strerror(number))
         return real(path)
 
-    monkeypatch.setattr(vault_module, "hash_file", stumble)
+    monkeypatch.setattr(manifest_module, "hash_file", stumble)
     assert resumed(tmp_path) == 2
     bad[:] = ["step_"]
     with pytest.raises(UnreadableCheckpointError, match="step_00000003"):
@@ -80,14 +81,14 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pyt
 
 def test_a_bad_moment_is_over_at_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path, 3)
-    real, answers = vault_module.hash_file, [errno.ESTALE]
+    real, answers = manifest_module.hash_file, [errno.ESTALE]
 
     def stumble(path: Path) -> Any:
         if answers:
             raise OSError(answers.pop(), "stale")
         return real(path)
 
-    monkeypatch.setattr(vault_module, "hash_file", stumble)
+    monkeypatch.setattr(manifest_module, "hash_file", stumble)
     assert resumed(tmp_path) == 3
 
 
@@ -257,6 +258,10 @@ def test_a_full_disk_of_a_dead_attempt_is_emptied_at_the_start(tmp_path: Path, m
 
     monkeypatch.setattr(vault_module, "replace_file", full)
     assert resumed(tmp_path) == 1
+    monkeypatch.setattr(vault_module, "erase", lambda path: None)
+    (tmp_path / ".tmp-step_00000002-alien").mkdir()
+    with pytest.raises(OSError, match=r"No space left on device: .*\.everstep"):
+        resumed(tmp_path)
 
 
 def test_a_save_that_fails_leaves_nothing_that_fills_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,10 @@ import pytest
 
 from everstep_checkpoint import InvalidCheckpointError, SupersededError, verify
 from everstep_checkpoint.durable import write_file
+from everstep_checkpoint.manifest import rank_manifest_name, shard_name
 from everstep_checkpoint.shard import read_shard, write_shard
 from everstep_checkpoint.snapshot import HostMemory
-from everstep_checkpoint.vault import Vault, rank_manifest_name, shard_name
+from everstep_checkpoint.vault import Vault
 
 
 def write_rank(vault: Vault, step: int, rank: int) -> str:

@@ -11,9 +11,9 @@ from .errors import (
     UnreadableCheckpointError,
 )
 from .interval import Every
+from .manifest import Checkpoint, verify
 from .run import Run
 from .state import arrays
-from .vault import Checkpoint, verify
 from .world import World
 
 __all__ = [

@@ -13,8 +13,8 @@ from .agreement import Message
 from .attempt import Attempt
 from .errors import CheckpointError, StateMismatchError
 from .interval import Every
+from .manifest import Checkpoint
 from .saver import Job
-from .vault import Checkpoint
 from .world import World
 
 

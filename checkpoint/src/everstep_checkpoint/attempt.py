@@ -17,13 +17,14 @@ from .errors import CheckpointError, RendezvousError, StateMismatchError
 from .grace import Grace, effective
 from .interval import Every, Interval, failure_rate
 from .launched import ancestors, deaf
+from .manifest import Checkpoint
 from .outcome import leave_outcome
 from .record import Record, StepCounter, record_file
 from .saver import Saver
 from .sections import Sections
 from .shield import shield_data_loaders
 from .team import Team
-from .vault import Checkpoint, Vault
+from .vault import Vault
 from .world import World, detect
 
 log = logging.getLogger("everstep_checkpoint")

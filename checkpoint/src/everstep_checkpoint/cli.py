@@ -16,7 +16,8 @@ from typing import Any
 
 from .errors import InvalidCheckpointError
 from .launcher import launch
-from .vault import Checkpoint, Vault, read_manifest, verify
+from .manifest import Checkpoint, read_manifest, verify
+from .vault import Vault
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from .agreement import Message
 from .attempt import Attempt
 from .errors import StateMismatchError
 from .interval import Every
+from .manifest import Checkpoint, shard_name
 from .saver import Job
 from .shield import shield_data_loaders
 from .snapshot import HostMemory, Snapshot, borrow
 from .state import State
 from .store import StoreVault
-from .vault import Checkpoint, Vault, shard_name
+from .vault import Vault
 from .world import World
 
 __all__ = ["Every", "Run"]

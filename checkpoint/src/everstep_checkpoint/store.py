@@ -21,10 +21,11 @@ from typing import Any
 
 from .agreement import Message
 from .errors import CheckpointError, GivenUpError, InvalidCheckpointError
+from .manifest import MALFORMED, MANIFEST, Checkpoint, parse_manifest, rank_manifest_name, shard_name, step_name
 from .reading import problem
 from .shard import CHUNK, hashing_of, unpack
 from .snapshot import Snapshot
-from .vault import MALFORMED, MANIFEST, Checkpoint, Vault, parse_manifest, rank_manifest_name, shard_name, step_name
+from .vault import Vault
 
 log = logging.getLogger("everstep_checkpoint")
 
