@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from everstep.apps.cli import main
+from everstep.lab.errors import LabError
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,23 @@ def test_a_group_without_a_command_shows_its_help(
     printed = capsys.readouterr()
     assert "explain" in printed.out + printed.err
     assert "everstep: " not in printed.err
+
+
+def test_the_demo_takes_its_signal_handlers_off_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else runs in the process hears its own signals afterwards."""
+
+    def run_demo(*_: object) -> None:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        raise LabError("the demo ends here")
+
+    handlers = [signal.getsignal(signal.SIGTERM)]
+    monkeypatch.setattr("everstep.lab.demo.stage.run_demo", run_demo)
+    monkeypatch.setattr("sys.argv", ["everstep", "demo", "--report", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        main()
+    assert "the demo ends here" in capsys.readouterr().err
+    before, during = handlers
+    assert during is not before
+    assert signal.getsignal(signal.SIGTERM) is before

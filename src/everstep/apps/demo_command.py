@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -52,6 +54,17 @@ def _end(number: int, _: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
+@contextmanager
+def _tidily_ended() -> Iterator[None]:
+    """A closed terminal and a job's time limit end what runs inside as tidily as Ctrl-C does."""
+    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def demo(
     fault: Annotated[str, typer.Option(help="xid:CODE, or power (the machine just dies).")] = "xid:79",
     slurm: Annotated[str, typer.Option(help="Slurm release: 22.05, 24.11 or 26.05.")] = "24.11",
@@ -81,8 +94,6 @@ def demo(
         raise typer.BadParameter(
             f"{fault!r} is no fault that the demo can cause: use xid:CODE, for example xid:79, or power"
         )
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, a job's time limit: as tidy as Ctrl-C
-        signal.signal(number, _end)
     show = Console(quiet=as_json)
     options = DemoOptions(fault=kind, code=code or "off", slurm=slurm, name=name)
     try:
@@ -90,7 +101,8 @@ def demo(
         images_for(LabConfig(name=name, slurm=slurm))
         if kind == "xid":
             effect_of(int(code))
-        evidence = run_demo(options, plan_lab, show, keep)
+        with _tidily_ended():
+            evidence = run_demo(options, plan_lab, show, keep)
     except LabError as error:
         typer.echo(f"everstep demo: {error}", err=True)
         raise typer.Exit(2) from None

@@ -55,6 +55,8 @@ def proven(
         why = "writes no progress record" if progress else "has a progress record that cannot be read"
         return _resumed(now, record, record.started_at or now, f"job {record.id} runs; it {why}: steps lost unknown")
     new = progress.attempt(record.restarts)
+    if new is not None and new.first_step_at is None and new.outcome == "finished" and new.resumed_from is not None:
+        return _with_nothing_left(now, record, progress, new)
     if new is None or new.first_step_at is None:
         if since < deadline or ended:
             return None
@@ -65,6 +67,14 @@ def proven(
     where = f"step {new.resumed_from}" if new.resumed_from is not None else "its beginning (no checkpoint was loaded)"
     reason = f"job {record.id} resumed from {where}, {said} steps lost"
     return _resumed(now, replace(record, steps_lost=lost), new.first_step_at, reason)
+
+
+def _with_nothing_left(now: float, record: JobRecord, progress: JobProgress, new: AttemptProgress) -> JobRecord:
+    """It had made its last step when the signal came: the next attempt loads that and ends."""
+    lost, said = _lost(progress, new)
+    record = replace(record, resumed_from=new.resumed_from, load_seconds=new.load_seconds, steps_lost=lost)
+    reason = f"job {record.id} resumed from step {new.resumed_from}, the last: nothing was left to do; {said} lost"
+    return _resumed(now, record, new.started_at or now, reason)
 
 
 def _lost(progress: JobProgress, new: AttemptProgress) -> tuple[int | None, str]:
