@@ -8,8 +8,8 @@ RUN := .venv/bin
 demo: setup ## a GPU dies under a training job on a real cluster, and the job goes on
 	$(SUDO) $(RUN)/everstep demo $(ARGS)
 
-test: setup ## every test: unit, contract, crash, lab; in three streams side by side
-	$(SUDO) $(RUN)/pytest -n 3 --dist loadgroup $(ARGS)
+test: setup ## every test: unit, contract, crash, lab; those on the lab beside all others
+	$(SUDO) $(RUN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 test-torch: ## the SDK with torch, Lightning and transformers, in an environment of its own (5 GB, made once)
 	$(SUDO) scripts/setup python

@@ -1,4 +1,4 @@
-"""Three streams of tests side by side: two on a lab each, which mostly wait, and all others, which give way to them."""
+"""Two streams of tests side by side: those on the lab, which mostly wait, and all others, which give way to them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _GIVING_WAY = 19  # the least urgent; nothing that others measure the time of is
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a lab go to one process (``pytest --dist loadgroup``); such groups start first."""
+    """Tests that share the lab go to one process (``pytest --dist loadgroup``), which starts with them."""
     for item in items:
         if item.get_closest_marker("lab"):
-            item.add_marker(pytest.mark.xdist_group("heals" if "heals" in item.path.parts else "lab"))
+            item.add_marker(pytest.mark.xdist_group("lab"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
