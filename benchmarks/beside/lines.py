@@ -12,6 +12,7 @@ from pathlib import Path
 from everstep.adapters.gpu.catalog_files import shipped_catalog
 from everstep.core.correlation.groups import group_of
 from everstep.core.faults import classify
+from everstep.core.gpu_inventory import normal_pci
 from everstep.core.health import Part, Severity
 from everstep.core.kernel_lines.parser import parse_line
 from everstep.core.kernel_lines.prefixes import message_start, networkd_start
@@ -39,6 +40,7 @@ _CODES = (62, 64, 69, 110, 119, 136, 140, 31, 13, 109, 48, 32, 39, 68, 94, 143, 
 PROBES_A_START = 10  # a node with more faults than that at once is rare, and each makes the report longer
 XID, HUNG_TASK = "XID", "hung task"
 FAMILIES = (XID, HUNG_TASK)
+SYMPTOM = "xid:45"  # of any other fault near it; an agent may wait for that one
 # Neither a fault's line nor a healthy node's: what follows a fault, or a format that nobody prints.
 _AFTERMATH = (
     "VRAM is lost", "Cannot attach gpu", "likely in a bad state", "rm_init_adapter failed", "Unable to read NV_PF0",
@@ -74,13 +76,13 @@ class Case:
     Attributes:
         family: ``xid``, ``sxid``, ``amd``, ``ib``, ``pcie``, ``host``, or ``none`` for a healthy node's line.
         code: ``kind:code``, empty for a healthy node's line.
-        alike: cases that share this may be one event, and are not written to one running agent.
+        alike: cases that share one of these may be one event, and are not written to one running agent.
     """
 
     line: str
     family: str
     code: str
-    alike: str
+    alike: frozenset[str]
 
 
 def field_cases() -> list[Case]:
@@ -100,16 +102,30 @@ def field_cases() -> list[Case]:
             evidence = parse_line(text, companions=True)
             if expected["kind"] == "none":
                 if evidence is None and text and not any(words in text.decode() for words in _AFTERMATH):
-                    found[text.decode()] = Case(text.decode(), "none", "", "")
+                    found[text.decode()] = Case(text.decode(), "none", "", frozenset())
                 continue
             if evidence is None or evidence.part is not Part.WHOLE:
                 continue
-            if evidence.kind != "xid" and classify(catalog, evidence).severity is Severity.INFO:
+            mended = evidence.kind != "xid" or evidence.code == "154"  # what an XID of no weight tells is still told
+            if mended and classify(catalog, evidence).severity is Severity.INFO:
                 continue
             code = f"{evidence.kind}:{evidence.code}"
-            group = group_of(code)
-            found[text.decode()] = Case(text.decode(), expected["kind"], code, group.name if group else code)
+            found[text.decode()] = Case(text.decode(), expected["kind"], code, _alike(code, evidence.pci))
     return list(found.values())
+
+
+def _alike(code: str, pci: str | None) -> frozenset[str]:
+    """What the case may be one event with: its code, its group, its device. A fabric is taken for a bus."""
+    device = frozenset() if pci is None else frozenset({normal_pci(pci)})
+    if code == SYMPTOM:
+        return device or frozenset({code})
+    name = _group(code)
+    return device | {"bus" if name == "nvlink" else name}
+
+
+def _group(code: str) -> str:
+    group = group_of(code)
+    return group.name if group else code
 
 
 def _message(line: bytes) -> bytes | None:
@@ -122,18 +138,19 @@ def _message(line: bytes) -> bytes | None:
 
 
 def batches(cases: Sequence[Case], size: int = 40) -> Iterator[list[Case]]:
-    """Cases that one running agent may see: none alike, and healthy lines by themselves."""
-    faults = [case for case in cases if case.family != "none"]
-    while faults:
-        batch, taken, rest = list[Case](), set[str](), list[Case]()
-        for case in faults:
-            if case.alike in taken or len(batch) == size:
-                rest.append(case)
-            else:
-                batch.append(case)
-                taken.add(case.alike)
-        yield batch
-        faults = rest
+    """Cases that one running agent may see: none alike, and symptoms and healthy lines by themselves."""
+    for symptoms in (False, True):
+        faults = [case for case in cases if case.family != "none" and (case.code == SYMPTOM) is symptoms]
+        while faults:
+            batch, taken, rest = list[Case](), set[str](), list[Case]()
+            for case in faults:
+                if case.alike & taken or len(batch) == size:
+                    rest.append(case)
+                else:
+                    batch.append(case)
+                    taken |= case.alike
+            yield batch
+            faults = rest
     healthy = [case for case in cases if case.family == "none"]
     for first in range(0, len(healthy), size):
         yield healthy[first : first + size]
@@ -144,10 +161,10 @@ def mixed(cases: Sequence[Case]) -> list[bytes]:
 
     One code on many GPUs of a node at one moment may be one fault, and then a probe would rightly be part of it.
     """
-    seen, lines = set[tuple[str, str]](), list[bytes]()
+    seen, lines = set[str](), list[bytes]()
     ordinary, probes = itertools.cycle(ORDINARY), {f"xid:{code}" for code in _CODES}
     for case in cases:
-        if case.family != "none" and case.code not in probes and (case.family, case.alike) not in seen:
-            seen.add((case.family, case.alike))
+        if case.family != "none" and case.code not in probes and _group(case.code) not in seen:
+            seen.add(_group(case.code))
             lines += [*itertools.islice(ordinary, 4), case.line.encode()]
     return lines

@@ -17,7 +17,7 @@ SETTLE = 3.0  # seconds after the start before anything is measured
 GIVE_UP = 10.0  # seconds after which a report is missing
 GAP = 0.1  # seconds between a report and the next line
 QUIET = 0.6  # seconds within which a line of the field must be reported
-EXPLAINED = 7.0  # seconds more for an agent that waits for other lines to explain one, and quotes what it reports
+EXPLAINED = 65.0  # seconds more for an agent that waits for other lines to explain one, and quotes what it reports
 _LOOK_EVERY = 2000  # lines of a storm between two looks at what the agent says
 _FLUSH = 4000  # ordinary lines: more than the kernel's buffer holds, so that no agent starts with old faults
 
@@ -183,5 +183,5 @@ def _reported(agent: Agent, writer: KernelWriter, case: Case) -> bool:
 
 
 def _quote(case: Case) -> str:
-    """Enough of the line to know its report by."""
-    return case.line.partition("\n")[0][:60]
+    """What its report is known by: the code, which no other case of the batch has, or the line itself."""
+    return f"{case.code}@" if case.code else case.line.partition("\n")[0][:60]
