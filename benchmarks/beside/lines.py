@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.adapters.gpu.catalog_files import shipped_catalog
-from everstep.core.correlation.groups import group_of
+from everstep.core.correlation.groups import SYMPTOMS, group_of
 from everstep.core.faults import classify
 from everstep.core.gpu_inventory import normal_pci
 from everstep.core.health import Part, Severity
@@ -40,7 +40,6 @@ _CODES = (62, 64, 69, 110, 119, 136, 140, 31, 13, 109, 48, 32, 39, 68, 94, 143, 
 PROBES_A_START = 10  # a node with more faults than that at once is rare, and each makes the report longer
 XID, HUNG_TASK = "XID", "hung task"
 FAMILIES = (XID, HUNG_TASK)
-SYMPTOM = "xid:45"  # of any other fault near it; an agent may wait for that one
 # Neither a fault's line nor a healthy node's: what follows a fault, or a format that nobody prints.
 _AFTERMATH = (
     "VRAM is lost", "Cannot attach gpu", "likely in a bad state", "rm_init_adapter failed", "Unable to read NV_PF0",
@@ -117,7 +116,7 @@ def field_cases() -> list[Case]:
 def _alike(code: str, pci: str | None) -> frozenset[str]:
     """What the case may be one event with: its code, its group, its device. A fabric is taken for a bus."""
     device = frozenset() if pci is None else frozenset({normal_pci(pci)})
-    if code == SYMPTOM:
+    if code in SYMPTOMS:
         return device or frozenset({code})
     name = _group(code)
     return device | {"bus" if name == "nvlink" else name}
@@ -140,7 +139,7 @@ def _message(line: bytes) -> bytes | None:
 def batches(cases: Sequence[Case], size: int = 40) -> Iterator[list[Case]]:
     """Cases that one running agent may see: none alike, and symptoms and healthy lines by themselves."""
     for symptoms in (False, True):
-        faults = [case for case in cases if case.family != "none" and (case.code == SYMPTOM) is symptoms]
+        faults = [case for case in cases if case.family != "none" and (case.code in SYMPTOMS) is symptoms]
         while faults:
             batch, taken, rest = list[Case](), set[str](), list[Case]()
             for case in faults:
