@@ -5,8 +5,8 @@ RUN := .venv/bin
 
 .PHONY: demo test test-torch fuzz check lab down setup clean
 
-demo: setup ## a GPU dies under a training job on a real cluster, and the job goes on
-	$(SUDO) $(RUN)/everstep demo $(ARGS)
+demo: setup ## a GPU dies under a training job on a real cluster, and the job goes on; FRAMEWORK=torch: with PyTorch
+	$(SUDO) $(RUN)/everstep demo $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
 
 test: setup ## every test: unit, contract, crash, lab; those on the lab beside all others
 	$(SUDO) $(RUN)/pytest -n 2 --dist loadgroup $(ARGS)

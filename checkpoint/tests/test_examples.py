@@ -20,7 +20,7 @@ def test_the_torch_example_compiles(tmp_path: Path) -> None:
     py_compile.compile(str(EXAMPLES / "train_torch_ddp.py"), cfile=str(tmp_path / "x.pyc"), doraise=True)
 
 
-@pytest.mark.parametrize("script", ["train.sbatch", "train-two-steps.sbatch"])
+@pytest.mark.parametrize("script", ["train.sbatch", "train-two-steps.sbatch", "train-torch.sbatch"])
 def test_batch_scripts_hold_what_the_platform_relies_on(script: str) -> None:
     text = (EXAMPLES / script).read_text()
     subprocess.run(["bash", "-n", str(EXAMPLES / script)], check=True)

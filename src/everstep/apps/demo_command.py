@@ -71,6 +71,7 @@ def demo(
     report: Annotated[Path, typer.Option(help="Folder for report.json, report.html and timeline.png.")] = Path(
         "report"
     ),
+    framework: Annotated[str, typer.Option(help="numpy, or torch: PyTorch DDP, 5.4 GB from PyPI, once.")] = "numpy",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the lab up afterwards.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json on stdout, and nothing else.")] = False,
     name: Annotated[str, typer.Option(help="Name of the lab.")] = "demo",
@@ -81,6 +82,7 @@ def demo(
 
     Example: everstep demo --fault xid:79 --slurm 24.11 --report report
     """
+    from everstep.lab.demo.frameworks import framework_of  # noqa: PLC0415
     from everstep.lab.demo.proof import prove  # noqa: PLC0415 - the lab's parts load only when it runs
     from everstep.lab.demo.report import write_report  # noqa: PLC0415
     from everstep.lab.demo.stage import DemoOptions, run_demo  # noqa: PLC0415
@@ -95,14 +97,14 @@ def demo(
             f"{fault!r} is no fault that the demo can cause: use xid:CODE, for example xid:79, or power"
         )
     show = Console(quiet=as_json)
-    options = DemoOptions(fault=kind, code=code or "off", slurm=slurm, name=name)
     try:
         # What cannot be shown is said before anything starts.
         images_for(LabConfig(name=name, slurm=slurm))
         if kind == "xid":
             effect_of(int(code))
+        options, prepare = framework_of(framework, DemoOptions(fault=kind, code=code or "off", slurm=slurm, name=name))
         with _tidily_ended():
-            evidence = run_demo(options, plan_lab, show, keep)
+            evidence = run_demo(options, plan_lab, show, keep, prepare)
     except LabError as error:
         typer.echo(f"everstep demo: {error}", err=True)
         raise typer.Exit(2) from None

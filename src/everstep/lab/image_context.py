@@ -26,14 +26,14 @@ class PythonPackages:
     python: str
 
 
-def requirements(packages: PythonPackages, project: Path, cache: Path, log: Path) -> Path:
+def requirements(packages: PythonPackages, project: Path, cache: Path, log: Path, package: str = "everstep") -> Path:
     """The locked requirements (with hashes) as a file, exported from uv.lock once per state of the lock."""
     lock = digest([(project / "uv.lock").read_bytes(), (project / "pyproject.toml").read_bytes()])
     out = cache / f"requirements-{'-'.join(packages.extras)}-{lock}.txt"
     if not out.exists():
         part = out.with_suffix(f".{os.getpid()}")
         extras = [word for extra in packages.extras for word in ("--extra", extra)]
-        flags = ["--frozen", "--package", "everstep", "--no-dev", "--no-emit-workspace", "--no-header", "--no-annotate"]
+        flags = ["--frozen", "--package", package, "--no-dev", "--no-emit-workspace", "--no-header", "--no-annotate"]
         command = ["uv", "export", "--project", str(project), *flags, *extras, "--output-file", str(part), "--quiet"]
         run_logged(command, log, "locked requirements")
         part.rename(out)
@@ -42,18 +42,27 @@ def requirements(packages: PythonPackages, project: Path, cache: Path, log: Path
 
 def install(packages: PythonPackages, locked: Path, cache: Path, log: Path) -> Path:
     """The packages in a directory, installed once per set of requirements and Python version (wheels only)."""
-    out = cache / f"python-{packages.python}-{digest([locked.read_bytes()])}"
+    out = installed(packages, locked, cache)
     if not out.is_dir():
         part = Path(mkdtemp(dir=cache))
         version = ["--python-version", packages.python, "--only-binary", ":all:", "--link-mode", "copy"]
         checks = ["--no-deps", "--require-hashes", "--quiet"]
         command = ["uv", "pip", "install", "--target", str(part), *version, *checks, "--requirement", str(locked)]
-        run_logged(command, log, f"Python {packages.python} packages")
+        try:
+            run_logged(command, log, f"Python {packages.python} packages")
+        except BaseException:  # Ctrl-C too: half of PyTorch is gigabytes that nobody would find
+            shutil.rmtree(part, ignore_errors=True)
+            raise
         shutil.rmtree(part / "bin", ignore_errors=True)
         (part / ".lock").unlink(missing_ok=True)
         part.chmod(0o755)
         part.rename(out)
     return out
+
+
+def installed(packages: PythonPackages, locked: Path, cache: Path) -> Path:
+    """Where `install` puts them."""
+    return cache / f"python-{packages.python}-{digest([locked.read_bytes()])}"
 
 
 def code_files(project: Path) -> Iterator[tuple[Path, str]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -48,9 +49,12 @@ class DemoOptions:
         fault: ``xid`` with ``code``, or ``power``.
         wanted_steps: how many steps the job trains.
         steps_before_fault: how many of them it has done when the fault comes.
-        script: the batch script in ``examples``.
+        program, script: the training program and its batch script, both in ``examples``.
+        ranks: how many processes the batch script starts.
         sbatch: extra arguments of sbatch.
-        training: extra arguments of examples/train.py, for the variants of the job.
+        training: extra arguments of the program, for the variants of the job.
+        environment: what the user has set on the login node; Slurm hands it on to the job.
+        patience: how many times longer than the numpy example this one may take to get anywhere.
     """
 
     fault: str = "xid"
@@ -64,9 +68,13 @@ class DemoOptions:
     wanted_steps: int = 200
     # Enough that a restart from the top would show.
     steps_before_fault: int = 40
+    program: str = "train.py"
     script: str = "train.sbatch"
+    ranks: int = 2
     sbatch: Sequence[str] = ()
     training: Sequence[str] = ("--step-time", "0.15", "--save-seconds", "2")
+    environment: Mapping[str, str] = field(default_factory=dict)
+    patience: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,16 @@ class Training:
     nodes: tuple[str, ...]
 
 
-def run_demo(options: DemoOptions, plan: Callable[[LabConfig], LabPlan], show: Show, keep: bool = False) -> Evidence:
+def run_demo(
+    options: DemoOptions,
+    plan: Callable[[LabConfig], LabPlan],
+    show: Show,
+    keep: bool = False,
+    prepare: Callable[[Scene, Show], None] = lambda scene, show: None,
+) -> Evidence:
     """Runs the whole demo on a lab of its own and returns what it collected; unless ``keep``, the lab ends too.
+
+    ``prepare`` is done once the user can log in, before anything is trained.
 
     Raises LabError when the demo itself could not go on; a heal that went wrong is not an error but evidence.
     """
@@ -101,7 +117,9 @@ def run_demo(options: DemoOptions, plan: Callable[[LabConfig], LabPlan], show: S
         with tempfile.TemporaryDirectory(prefix="everstep-demo-") as folder, ClusterView(lab) as view:
             login = create_slurm(lab, view, make_key(Path(folder)), options.slurm, show)
             try:
-                evidence = heal_one(Scene(lab, login, view), options, show)
+                scene = Scene(lab, login, view)
+                prepare(scene, show)
+                evidence = heal_one(scene, options, show)
             finally:
                 login.close()
     finally:
@@ -132,39 +150,53 @@ def create_slurm(lab: Lab, view: ClusterView, key: Path, version: str, show: Sho
 
 def heal_one(scene: Scene, options: DemoOptions, show: Show) -> Evidence:
     """Trains, breaks one node under the training, waits for the end, collects."""
-    bring_examples(scene.login)
+    bring_examples(scene.login, options.program)
     reference = reference_run(scene.login, options, show)
     training = start_training(scene.login, options, show)
     fault = inject(scene, training.nodes[0], options, show)
-    record = follow(scene, fault, training.job, show)
-    wait_for_end(scene, training.job, show)
+    record = follow(scene, fault, training.job, show, HEAL_SECONDS * options.patience)
+    wait_for_end(scene, training.job, show, JOB_SECONDS * options.patience)
     return collect(scene, options, fault, training, reference, record)
 
 
-def bring_examples(login: Login) -> None:
+def bring_examples(login: Login, program: str = "train.py") -> None:
     """Puts the training program and its batch scripts into the user's home."""
-    for path in (*EXAMPLES.glob("*.sbatch"), EXAMPLES / "train.py"):
+    for path in (*EXAMPLES.glob("*.sbatch"), EXAMPLES / program):
         login.write(path.name, path.read_text())
 
 
 def start_training(login: Login, options: DemoOptions, show: Show) -> Training:
     """Submits the training over SSH and waits for real progress. Raises LabError if there is none."""
-    job = login.submit(*options.sbatch, options.script, f"--steps={options.wanted_steps}", *options.training)
+    job = login.submit(*job_arguments(options))
     show.phase(f"{USER} submitted job {job} over SSH; waiting for real progress")
     until(
         f"job {job} reaches step {options.steps_before_fault}",
-        120,
+        120 * options.patience,
         lambda: any((a.highest_step or 0) >= options.steps_before_fault for a in login.attempts(job)),
     )
     return Training(job, login.hosts(login.job(job).get("NodeList", "")))
 
 
+def job_arguments(options: DemoOptions) -> list[str]:
+    """What the user types after ``sbatch``."""
+    variables = ",".join(f"{name}={value}" for name, value in options.environment.items())
+    export = [f"--export=ALL,{variables}"] if variables else []
+    return [*export, *options.sbatch, options.script, f"--steps={options.wanted_steps}", *options.training]
+
+
+def reference_script(options: DemoOptions) -> str:
+    """A line of bash: all ranks of the training on one machine, without any waiting; fails when one of them does."""
+    world = {"WORLD_SIZE": str(options.ranks), "MASTER_ADDR": "127.0.0.1", **options.environment}
+    command = ["env", *(f"{name}={value}" for name, value in world.items())]
+    python = f"python3 {options.program} --dir reference --steps {options.wanted_steps} --step-time 0".split()
+    start = "".join(f"{shlex.join([*command, f'RANK={rank}', *python])} & " for rank in range(options.ranks))
+    return f"{start}for rank in $(jobs -p); do wait $rank || {{ kill $(jobs -p); exit 1; }}; done"
+
+
 def reference_run(login: Login, options: DemoOptions, show: Show) -> dict[int, str]:
     """The same training without any interruption, as fast as it goes, on the login node; its loss by step."""
     show.phase("training the uninterrupted reference run")
-    python = f"python3 train.py --dir reference --steps {options.wanted_steps} --step-time 0"
-    one_rank = f"WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 {python}"
-    login.run("bash", "-c", f"RANK=1 {one_rank} & RANK=0 {one_rank} && wait $!", seconds=180)
+    login.run("bash", "-c", reference_script(options), seconds=180 * options.patience)
     return read_losses(login.run("sh", "-c", "cat reference/losses/*.jsonl")).get(0, {})
 
 
@@ -180,10 +212,10 @@ def inject(scene: Scene, node: str, options: DemoOptions, show: Show) -> Injecte
     return InjectedFault("xid", options.code, node, options.gpu, answer.at)
 
 
-def follow(scene: Scene, fault: InjectedFault, job: str, show: Show) -> Record:
+def follow(scene: Scene, fault: InjectedFault, job: str, show: Show, seconds: float = HEAL_SECONDS) -> Record:
     """Shows each step of the record as it appears; returns the record once it has an outcome (or at the deadline)."""
     shown: set[str] = set()
-    deadline = time.monotonic() + HEAL_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         record = record_of(scene.view.remediation_of(fault.node, fault.at), job)
         for step in sorted(record.steps, key=lambda s: s.at):
@@ -195,11 +227,11 @@ def follow(scene: Scene, fault: InjectedFault, job: str, show: Show) -> Record:
         time.sleep(0.2)
 
 
-def wait_for_end(scene: Scene, job: str, show: Show) -> None:
+def wait_for_end(scene: Scene, job: str, show: Show, seconds: float = JOB_SECONDS) -> None:
     """Waits until the job has ended, well or badly; a job that does not end is evidence too."""
     show.phase(f"job {job} trains on; waiting for its end")
     ended = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
-    deadline = time.monotonic() + JOB_SECONDS
+    deadline = time.monotonic() + seconds
     while scene.login.job(job).get("State", "") not in ended and time.monotonic() < deadline:
         time.sleep(0.5)
 
