@@ -23,6 +23,7 @@ from everstep.lab.errors import LabError
             "'xid:x' is no fault that the demo can cause: use xid:CODE, for example xid:79, or power",
         ),
         ("demo --slurm 1.0", "no image for Slurm 1.0: choose one of 22.05, 24.11, 26.05"),
+        ("demo --framework jax", "no example for 'jax': choose one of numpy, torch"),
     ],
 )
 def test_a_wrong_command_is_one_line(

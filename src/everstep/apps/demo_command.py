@@ -17,7 +17,7 @@ LEGS = {
     "detect_s": "from the line in the kernel log to detected",
     "healthy_node_s": "from the fault to a validated replacement in service",
     "resumed_s": "from the fault to the next training step",
-    "overhead_s": "of it is Everstep's own: without the job's save and load and Slurm's scheduling wait",
+    "overhead_s": "of it are Everstep's own and the start of the job's processes: without save, load and Slurm's wait",
 }
 
 
@@ -102,8 +102,9 @@ def demo(
         images_for(LabConfig(name=name, slurm=slurm))
         if kind == "xid":
             effect_of(int(code))
-        options, prepare = framework_of(framework, DemoOptions(fault=kind, code=code or "off", slurm=slurm, name=name))
+        options = DemoOptions(fault=kind, code=code or "off", slurm=slurm, name=name)
         with _tidily_ended():
+            options, prepare = framework_of(framework, options)
             evidence = run_demo(options, plan_lab, show, keep, prepare)
     except LabError as error:
         typer.echo(f"everstep demo: {error}", err=True)
