@@ -85,6 +85,7 @@ def test_killed_resumes_from_the_last_periodic_checkpoint(
     tmp_path: Path, launch: Callable[..., Launch], reference: Path, victims: list[int]
 ) -> None:
     first = launch(tmp_path, *ARGS, *PERIODIC).at_step(37)
+    until(lambda: committed(tmp_path), "a save is on record")
     first.signal(signal.SIGKILL, *victims)
     codes = first.wait()
     assert all(codes), "a rank without its peer must not end with 0"
@@ -95,7 +96,16 @@ def test_killed_resumes_from_the_last_periodic_checkpoint(
     done = max(row for row in trajectory_of(tmp_path, 0))
     assert start["resumed_from"] % 10 == 0
     assert done - 1 <= start["previous_highest_step"] <= done
-    assert 0 <= steps_lost(tmp_path)[0] <= 10 + 1
+    # Training goes on while a save is written: how far that is behind is a matter of disk and processor. But what is on
+    # record as saved is not lost; at most one checkpoint is there that the rank did not live to put on record.
+    saved = max(committed(tmp_path))
+    assert start["resumed_from"] in (saved, saved + 10)
+    assert steps_lost(tmp_path) == [start["previous_highest_step"] - start["resumed_from"]]
+
+
+def committed(directory: Path) -> list[int]:
+    """Steps that the first attempt put on record as saved."""
+    return [e["step"] for e in records(directory)[0] if e["event"] == "save" and e["phase"] == "committed"]
 
 
 def trajectory_of(directory: Path, attempt: int) -> list[int]:
