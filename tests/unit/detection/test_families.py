@@ -365,6 +365,7 @@ def test_a_process_whose_name_looks_like_a_prefix_hides_nothing(prefix: str) -> 
 
 
 @given(st.lists(_PIECES, max_size=6).map(b"".join))
+@example(b"Dec  6 19:25:33 node4 systemd-networkd[2385]: eth0: Lost carrier2026-09-08T01:00:00+0000 n1 kernel: x")
 @example(b"4,4471,3023054882,-;Aug 17 06:18:01 host systemd-networkd[5398]: ib6: lost carrier")
 @example(
     b"   amdgpu 0000:c3:00.0: amdgpu: {1}uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected! kernel: a"

@@ -121,6 +121,6 @@ def _is_prefix(line: bytes, end: int) -> bool:
     it need not, so nothing but the name of a host may stand between.
     """
     if line[:1].isalpha():
-        return True
+        return line.find(b"networkd[", 0, end) < 0  # the one daemon that is quoted, by its own prefix
     host = line.rfind(b" ", 0, end)
     return line[4:5] == b"-" and line.count(b" ", 0, host) == (line[10:11] == b" ")
