@@ -11,7 +11,7 @@ demo: setup ## a GPU dies under a training job on a real cluster, and the job go
 test: setup ## every test: unit, contract, crash, lab; those on the lab beside all others
 	$(SUDO) $(RUN)/pytest -n 2 --dist loadgroup $(ARGS)
 
-test-torch: ## the SDK with torch, Lightning and transformers, in an environment of its own (5 GB, made once)
+test-torch: ## the SDK with torch, Lightning, transformers and an object server, in an environment of its own (5 GB, made once)
 	$(SUDO) scripts/setup python
 	$(SUDO) scripts/test-torch $(ARGS)
 

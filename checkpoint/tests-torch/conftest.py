@@ -1,4 +1,4 @@
-"""Tests that need torch, Lightning and transformers; `make test-torch` runs them in an environment of their own."""
+"""Tests that need torch, Lightning, transformers or an object server; `make test-torch` has an environment for them."""
 
 from __future__ import annotations
 

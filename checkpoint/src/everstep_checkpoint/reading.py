@@ -15,14 +15,14 @@ from pathlib import Path
 from .errors import InvalidCheckpointError, UnreadableCheckpointError
 
 # What the file system itself answers about names: these prove that the checkpoint is not what its manifest says.
-_PROOF = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL})
+PROOF = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL})
 
 
 def problem(path: Path, error: Exception) -> InvalidCheckpointError:
     """Which error a failed look at a checkpoint is: damage that is proven, or an answer that did not come."""
     if isinstance(error, InvalidCheckpointError):
         return error
-    if isinstance(error, OSError) and error.errno not in _PROOF and not isinstance(error, FileNotFoundError):
+    if isinstance(error, OSError) and error.errno not in PROOF and not isinstance(error, FileNotFoundError):
         return UnreadableCheckpointError(f"{path}: {type(error).__name__}: {error}")
     return InvalidCheckpointError(f"{path}: {type(error).__name__}: {error}")
 

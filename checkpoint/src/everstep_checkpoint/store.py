@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from .agreement import Message
-from .errors import CheckpointError, GivenUpError, InvalidCheckpointError
+from .errors import InvalidCheckpointError
 from .manifest import MALFORMED, MANIFEST, Checkpoint, parse_manifest, rank_manifest_name, shard_name, step_name
 from .reading import problem
+from .remote import Remote
 from .shard import CHUNK, hashing_of, unpack
 from .snapshot import Snapshot
 from .vault import Vault
@@ -37,19 +38,14 @@ class StoreVault(Vault):
 
     def __init__(self, directory: Path, token: str, url: str) -> None:
         super().__init__(directory, token)
-        try:
-            import fsspec  # noqa: PLC0415 - an extra: only who names a store needs it
-        except ImportError as error:
-            raise CheckpointError("a store needs fsspec: pip install 'everstep-checkpoint[fsspec]'") from error
-        self._fs, root = fsspec.core.url_to_fs(url)
-        self._fs.invalidate_cache()
-        self._root = str(root).rstrip("/")
+        self._remote = Remote(url)
+        self._root = self._remote.root
 
     def published(self) -> list[tuple[int, str]]:
         found = []
-        for name in self._list(self._root):
+        for name in self._remote.names(self._root):
             match = _NAME.fullmatch(name)
-            if match and self._fs.exists(f"{self._root}/{name}/{MANIFEST}"):
+            if match and self._remote.has(f"{self._root}/{name}/{MANIFEST}"):
                 found.append((int(match[1]), name))
         return sorted(found)
 
@@ -57,10 +53,10 @@ class StoreVault(Vault):
         """Read and check the manifest, names and sizes. Raises InvalidCheckpointError."""
         path = Path(f"{self._root}/{name}")
         try:
-            raw = json.loads(self._fs.cat_file(f"{self._root}/{name}/{MANIFEST}"))
+            raw = json.loads(self._remote.read(f"{self._root}/{name}/{MANIFEST}"))
             found = parse_manifest(path, raw)
             for file, (size, _) in found.files.items():
-                actual = int(self._fs.info(self._file(name, raw["launch"], file))["size"])
+                actual = self._remote.size(self._file(name, raw["launch"], file))
                 if actual != size:
                     raise InvalidCheckpointError(f"{path}/{file} has {actual} bytes, the manifest says {size}")
         except (OSError, *MALFORMED) as error:
@@ -73,10 +69,9 @@ class StoreVault(Vault):
         for file, (size, sha256) in found.files.items():
             digest, count = hashlib.sha256(), 0
             try:
-                with self._fs.open(self._file(name, self._launch_of(name), file), "rb") as stream:
-                    while chunk := stream.read(CHUNK):
-                        digest.update(chunk)
-                        count += len(chunk)
+                for chunk in self._remote.chunks(self._file(name, self._launch_of(name), file), CHUNK):
+                    digest.update(chunk)
+                    count += len(chunk)
             except (OSError, ValueError) as error:
                 raise problem(found.path / file, error) from error
             if (count, digest.hexdigest()) != (size, sha256):
@@ -86,67 +81,65 @@ class StoreVault(Vault):
     def sweep(self) -> None:
         """Remove what dead attempts left behind: files whose manifest was never written, or is deleted already."""
         super().sweep()
-        for name in self._list(self._root):
-            if _NAME.fullmatch(name) and not self._fs.exists(f"{self._root}/{name}/{MANIFEST}"):
+        for name in self._remote.names(self._root):
+            if _NAME.fullmatch(name) and not self._remote.has(f"{self._root}/{name}/{MANIFEST}"):
                 self._remove(f"{self._root}/{name}")
 
     def write_rank(self, step: int, rank: int, snapshot: Snapshot, unwanted: Callable[[], bool]) -> Message:
-        began, size = time.monotonic(), 0
-        folder = self._folder(step)
-        self._fs.makedirs(folder, exist_ok=True)
+        began, folder = time.monotonic(), self._folder(step)
         hashing = hashing_of(snapshot)
         try:
-            with self._fs.open(f"{folder}/{shard_name(rank)}", "wb") as stream:
-                for piece in hashing.pieces():
-                    if unwanted():
-                        raise GivenUpError("given up before it was written")
-                    size += stream.write(piece)
+            size = self._remote.stream(f"{folder}/{shard_name(rank)}", hashing.pieces(), unwanted)
             sha256 = hashing.result()
         except BaseException:
             hashing.cancel()
             raise
         took = round(time.monotonic() - began, 3)
         manifest = json.dumps({"step": step, "rank": rank, "size": size, "sha256": sha256, "seconds": took}).encode()
-        self._fs.pipe_file(f"{folder}/{rank_manifest_name(rank)}", manifest)
+        self._remote.write(f"{folder}/{rank_manifest_name(rank)}", manifest)
         return {"t": "written", "manifest": hashlib.sha256(manifest).hexdigest(), "bytes": size}
 
     def read_rank(self, found: Checkpoint, rank: int) -> tuple[Any, float | None]:
         name, file = found.path.name, shard_name(rank)
         launch = self._launch_of(name)
-        data = bytearray(self._fs.cat_file(self._file(name, launch, file)))
+        data = bytearray(self._remote.read(self._file(name, launch, file)))
         size, sha256 = found.files[file]
         if len(data) != size or hashlib.sha256(data).hexdigest() != sha256:
             raise InvalidCheckpointError(f"{found.path}/{file} does not match its manifest")
-        about = json.loads(self._fs.cat_file(self._file(name, launch, rank_manifest_name(rank))))
+        about = json.loads(self._remote.read(self._file(name, launch, rank_manifest_name(rank))))
         return unpack(data, f"{found.path}/{file}"), float(about.get("seconds") or 0) or None
 
     def publish(self, step: int, reports: dict[int, str], about: dict[str, Any]) -> Checkpoint:
         folder = self._folder(step)
         files: dict[str, dict[str, int | str]] = {}
         for rank, reported in sorted(reports.items()):
-            data = self._fs.cat_file(f"{folder}/{rank_manifest_name(rank)}")
-            size = int(self._fs.info(f"{folder}/{shard_name(rank)}")["size"])
+            data = self._remote.read(f"{folder}/{rank_manifest_name(rank)}")
+            size = self._remote.size(f"{folder}/{shard_name(rank)}")
             files |= self.checked(step, rank, reported, data, size)
         whole = self.whole(step, len(reports), about, files)
         self._still_owner()
         name, mark = step_name(step), f"{self._root}/{step_name(step)}/{MANIFEST}"
-        if self._fs.exists(mark):
+        if self._remote.has(mark):
             # An older attempt published this very step after we began. What is published is never overwritten.
             found = self.verified(name)
             self.discard(step)
         else:
-            self._put(mark, json.dumps(whole, indent=1).encode())
+            self._remote.put(mark, json.dumps(whole, indent=1).encode())
             found = self.manifest(name)
         self._sound.add(name)
         return found
 
     def discard(self, step: int) -> None:
-        """Remove what this attempt has written of `step` without publishing it."""
+        """Remove what this attempt has written of `step` without publishing it; never raises, see `sweep`."""
         try:
-            mark = json.loads(self._fs.cat_file(f"{self._root}/{step_name(step)}/{MANIFEST}"))
-        except (OSError, ValueError):
-            mark = {}
-        if mark.get("launch") != self._token:
+            published = self._launch_of(step_name(step)) == self._token
+        except FileNotFoundError:
+            published = False
+        except (OSError, *MALFORMED) as error:
+            # It may well be published: the store took the manifest, and its answer was lost.
+            log.warning("not removing what was written of step %d: %s", step, error)
+            return
+        if not published:
             self._remove(self._folder(step))
 
     def check_room(self, size: int) -> None:
@@ -156,45 +149,25 @@ class StoreVault(Vault):
         """Here: delete, the manifest first. A damaged one that failed its check only loses its manifest."""
         mark = f"{self._root}/{name}/{MANIFEST}"
         if why == "invalid":
-            self._fs.pipe_file(f"{self._root}/.invalid-{name}.json", self._fs.cat_file(mark))
-        self._fs.rm_file(mark)
-        self._fs.invalidate_cache()
+            self._remote.write(f"{self._root}/.invalid-{name}.json", self._remote.read(mark))
+        self._remote.remove(mark)
         if why != "invalid":
             self._remove(f"{self._root}/{name}")
 
     def _empty_trash(self) -> None:
         """There is none: see `_rename_away` and `sweep`."""
 
-    def _put(self, path: str, data: bytes) -> None:
-        """Whole or not there. An object store does so by itself; a local file system needs a rename."""
-        if getattr(self._fs, "local_file", False):
-            self._fs.pipe_file(f"{path}.new", data)
-            self._fs.mv(f"{path}.new", path)
-        else:
-            self._fs.pipe_file(path, data)
-        self._fs.invalidate_cache()
-
     def _folder(self, step: int) -> str:
         return f"{self._root}/{step_name(step)}/{self._token}"
 
     def _launch_of(self, name: str) -> str:
-        return str(json.loads(self._fs.cat_file(f"{self._root}/{name}/{MANIFEST}"))["launch"])
+        return str(json.loads(self._remote.read(f"{self._root}/{name}/{MANIFEST}"))["launch"])
 
     def _file(self, name: str, launch: object, file: str) -> str:
         return f"{self._root}/{name}/{launch}/{file}"
 
-    def _list(self, folder: str) -> list[str]:
-        self._fs.invalidate_cache()
-        try:
-            return [str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(folder, detail=False)]
-        except FileNotFoundError:
-            return []
-
     def _remove(self, folder: str) -> None:
         try:
-            self._fs.rm(folder, recursive=True)
-        except FileNotFoundError:
-            pass
+            self._remote.remove_tree(folder)
         except OSError as error:
             log.warning("could not remove %s: %s", folder, error)
-        self._fs.invalidate_cache()
