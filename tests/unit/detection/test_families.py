@@ -365,6 +365,8 @@ def test_a_process_whose_name_looks_like_a_prefix_hides_nothing(prefix: str) -> 
 
 
 @given(st.lists(_PIECES, max_size=6).map(b"".join))
+@example(b"[ 130] any_name:838:(pid 1441871): ACCESS_REG(0x805) op_mod(0x1) failed, status bad operation(0x2)")
+@example(b"[ 130] any_name:838:(pid 1441871): health recovery flow aborted, PCI reads still not working")
 @example(b"Dec  6 19:25:33 node4 systemd-networkd[2385]: eth0: Lost carrier2026-09-08T01:00:00+0000 n1 kernel: x")
 @example(b"4,4471,3023054882,-;Aug 17 06:18:01 host systemd-networkd[5398]: ib6: lost carrier")
 @example(

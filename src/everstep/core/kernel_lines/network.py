@@ -16,6 +16,8 @@ MARKERS = (b"mlx5", b"NETDEV WATCHDOG", b"efa ", b"infiniband", b"bnxt_en", b"ca
 
 _MLX5 = rb"mlx5_core(?: " + PCI + rb")?:? "
 _FUNCTION = rb"(?:INFO: )?(?:\w{1,60}:\d{1,5}:? ?(?:\(pid \d{1,10}\): ?)?)?"
+# Of what the driver prints with or without its device: the message may also begin with a function of the driver's.
+_HEAD = rb"(?:" + _MLX5 + _FUNCTION + rb"|(?=mlx5)" + _FUNCTION + rb")?"
 _PORT = rb"(?P<subject>(?!Port\b)[\w.@-]{1,32})"
 _EFA = rb"(?:efa " + PCI + rb"(?: (?P<subject>\w{1,32}))?|infiniband (?P<subject2>\w{1,32})): "
 RULES = (
@@ -30,7 +32,7 @@ RULES = (
     rule(
         "recovery_aborted",
         b"health recovery flow aborted",
-        rb"(?:" + _MLX5 + rb")?" + _FUNCTION + rb"health recovery flow aborted",
+        _HEAD + rb"health recovery flow aborted",
     ),
     rule(
         "probe_failed",
@@ -54,23 +56,23 @@ RULES = (
     rule(
         "module_error",
         b"odule event[error]",
-        rb"(?:" + _MLX5 + rb")?" + _FUNCTION + rb"Port module event\[error\]: (?P<subject>module \d{1,3}), ",
+        _HEAD + rb"Port module event\[error\]: (?P<subject>module \d{1,3}), ",
     ),
     rule(
         "module_unplugged",
         b"Cable unplugged",
-        rb"(?:" + _MLX5 + rb")?" + _FUNCTION + rb"Port module event: (?P<subject>module \d{1,3}), Cable unplugged",
+        _HEAD + rb"Port module event: (?P<subject>module \d{1,3}), Cable unplugged",
     ),
     rule(
         "slot_power",
         b"insufficient power on the PCIe slot",
-        rb"(?:" + _MLX5 + rb")?" + _FUNCTION + rb"Detected insufficient power on the PCIe slot",
+        _HEAD + rb"Detected insufficient power on the PCIe slot",
         Part.COMPANION,
     ),
     rule(
         "access_register",
         b"ACCESS_REG(",
-        rb"(?:" + _MLX5 + rb")?" + _FUNCTION + rb"ACCESS_REG\(0x[0-9a-f]+\) op_mod\(0x[0-9a-f]+\) failed",
+        _HEAD + rb"ACCESS_REG\(0x[0-9a-f]+\) op_mod\(0x[0-9a-f]+\) failed",
         Part.COMPANION,
     ),
     rule(
