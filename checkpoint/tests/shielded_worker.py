@@ -17,3 +17,10 @@ def work(shield: Shield, pipe: Connection) -> None:
     pipe.send(os.environ["WORKER"])
     while pipe.poll(30):
         pipe.send(pipe.recv())
+
+
+def work_later(shield: Shield, pipe: Connection) -> None:
+    """As torch does: its own preparations come before worker_init_fn."""
+    pipe.send("begun")
+    pipe.recv()
+    work(shield, pipe)

@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -37,6 +38,16 @@ def _heed_parent(parent: int) -> None:
             os._exit(128 + signal.SIGTERM)
 
 
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """This thread, and whatever it starts meanwhile, gets no stop signal; the other threads still do."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def shield_data_loaders() -> None:
     """Shield the workers of every torch DataLoader of this program from now on; nothing without torch."""
     loaders = sys.modules.get("torch.utils.data")
@@ -46,9 +57,12 @@ def shield_data_loaders() -> None:
         return
 
     def shielded(self: Any) -> Any:
-        if getattr(self, "num_workers", 0) and not isinstance(self.worker_init_fn, Shield):
+        if not getattr(self, "num_workers", 0):
+            return plain(self)
+        if not isinstance(self.worker_init_fn, Shield):
             self.worker_init_fn = Shield(self.worker_init_fn)
-        return plain(self)
+        with _held_back():  # a worker begins as we are, and torch works for a while before it calls worker_init_fn
+            return plain(self)
 
     shielded.shields = True  # type: ignore[attr-defined]
     kind._get_iterator = shielded
