@@ -119,6 +119,21 @@ def test_memory_is_ready_before_the_first_copy_of_a_resumed_run() -> None:
     assert len(memory._arena) >= 32_000_000, "too small a one is replaced"
 
 
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_run_that_has_ended_keeps_no_copy_of_the_state(tmp_path: Path) -> None:
+    held = {"w": np.ones(16_000_000)}  # 128 MB
+    before = resident()
+    with Run(tmp_path, state={"w": arrays(held)}, every=Every(steps=1)) as run:
+        list(run.steps(2))
+        assert resident() - before > 100e6
+    assert resident() - before < 50e6, "not when the garbage collector comes by"
+    assert run.outcome == "finished"
+
+
 def test_a_save_in_the_foreground_when_asked_for(tmp_path: Path) -> None:
     held, state = weights()
     with Run(tmp_path, state=state, every=Every(steps=1, background=False)) as run:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,7 @@ _LONGEST_GRACE = 7 * 86400.0  # seconds; more can only be a mistake, and threads
 _VISIBLE = 30.0  # seconds for a file that rank 0 saw to appear here: network file systems cache names
 
 
-class Attempt:
+class Attempt(ABC):
     """One attempt of a training run, the same calls on every rank; see `Run` for the arguments."""
 
     def __init__(
@@ -126,9 +127,9 @@ class Attempt:
 
     # ---- beginning -------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _restore(self, found: Checkpoint) -> None:
         """Load a checkpoint that rank 0 has verified. Raises StateMismatchError."""
-        raise NotImplementedError
 
     def _open_vault(self, launch: str) -> Vault:
         return Vault(self.directory, launch)
@@ -250,10 +251,10 @@ class Attempt:
         why = f"{kind.__name__}: {error}" if kind is not None else ""
         self._close(self.outcome or "failed", why)
 
+    @abstractmethod
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        raise NotImplementedError
+    ) -> None: ...
 
     def _end_stuck(self, why: str) -> None:
         """The process is about to be ended by the background thread."""

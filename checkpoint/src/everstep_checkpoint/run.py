@@ -137,7 +137,10 @@ class Run(Attempt):
             self._completed = max(self._completed, self._reported)
             if self._completed == self._reported:
                 self._save("finished")
-        self._exit(kind, error)
+        try:
+            self._exit(kind, error)
+        finally:
+            self._memory.release()  # it is as large as the state
 
     # ---- saving ----------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,7 @@ class HostMemory:
 
     def __init__(self) -> None:
         self._arena: memoryview = memoryview(b"")
+        self._released = False
         self._lock = threading.Lock()
 
     def prepare(self, size: int) -> threading.Thread:
@@ -93,13 +94,13 @@ class HostMemory:
             arena = _pages(size)
             with open("/dev/zero", "rb", buffering=0) as zeros:
                 for start in range(0, size, _TOUCHED):
-                    if len(self._arena):
-                        return  # a snapshot came first
+                    if len(self._arena) or self._released:
+                        return  # a snapshot came first, or none will come
                     zeros.readinto(arena[start : start + _TOUCHED])  # outside the GIL
         except OSError:
             return  # then the first snapshot pays for its pages itself, or says what is wrong
         with self._lock:
-            if not len(self._arena):
+            if not len(self._arena) and not self._released:
                 self._arena = arena
 
     def take(self, captured: Any) -> Snapshot:
@@ -122,6 +123,11 @@ class HostMemory:
         for buffer in buffers:
             buffer.release()
         return Snapshot(body, views)
+
+    def release(self) -> None:
+        """Give the memory back: at once, or when the snapshot that is in it is no longer used."""
+        with self._lock:
+            self._released, self._arena = True, memoryview(b"")
 
 
 def borrow(captured: Any) -> Snapshot:
