@@ -239,3 +239,18 @@ def test_nobody_waits_for_a_node_that_was_retired(bench: Bench) -> None:
     gone = {"namespace": "slurm", "labels": labels, **leaving}
     bench.shows("Pod", "", "worker-main", metadata=gone, spec={"nodeName": "gpu-1"})
     assert bench.condition("NodesReady") == ("False", "1 of 2 nodes are in Slurm; waiting for gpu-3")
+
+
+def test_a_slurmd_without_room_is_said_in_the_schedulers_words(bench: Bench) -> None:
+    bench.ask()
+    bench.shows("DaemonSet", "demo-slurmd-main", "", status={"desiredNumberScheduled": 2, "numberReady": 0})
+    words = (
+        "0/4 nodes are available: 1 Insufficient nvidia.com/gpu, 3 node(s) didn't match Pod's node affinity/selector."
+    )
+    waits = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": words}]}
+    bench.shows("Pod", "demo-slurmd-main-a", "worker-main", status=waits)
+    said = f"0 of 2 nodes are in Slurm; a slurmd finds no room: {words.rstrip('.')}"
+    assert bench.condition("NodesReady") == ("False", said)
+    found = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    bench.shows("Pod", "demo-slurmd-main-a", "worker-main", spec={"nodeName": "gpu-1"}, status=found)
+    assert bench.condition("NodesReady") == ("False", "0 of 2 nodes are in Slurm; waiting for gpu-1")

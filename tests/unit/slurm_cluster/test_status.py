@@ -10,7 +10,7 @@ from everstep.apps.slurm_operator.status import Part, Seen, complaint, status
 
 T0, T1 = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 WELL = Part(True, "")
-SEEN = Seen(7, "", WELL, WELL, WELL, 2, 2, 0, (), "10.0.0.1:30022")
+SEEN = Seen(7, "", WELL, WELL, WELL, 2, 2, 0, (), "", "10.0.0.1:30022")
 
 
 def conditions(said: SlurmClusterStatus) -> dict[str, str]:

@@ -168,6 +168,7 @@ class Reconciler:
             ready_nodes=sum(pool.ready for pool in pools),
             outdated_nodes=sum(pool.outdated for pool in pools if pool.current),
             not_ready=tuple(sorted({pod.node for pod in workers if pod.node and not pod.ready and not pod.leaving})),
+            no_room=next((pod.no_room for pod in workers if pod.no_room and not pod.leaving), ""),
             endpoint=self._endpoint(cluster),
         )
 

@@ -29,6 +29,7 @@ class Seen:
     Attributes:
         problem: why the object could not be turned into a cluster; "" when it could.
         not_ready: names of Kubernetes nodes whose slurmd has not registered.
+        no_room: the scheduler's words on a slurmd that it finds no room for; "" when each has its node.
     """
 
     generation: int
@@ -40,6 +41,7 @@ class Seen:
     ready_nodes: int
     outdated_nodes: int
     not_ready: tuple[str, ...]
+    no_room: str
     endpoint: str
 
 
@@ -75,7 +77,8 @@ def complaint(log: str) -> str:
 
 def _summary(seen: Seen) -> str:
     waiting = f"; waiting for {', '.join(seen.not_ready[:5])}" if seen.not_ready else ""
-    return f"{seen.ready_nodes} of {seen.desired_nodes} nodes are in Slurm{waiting}"
+    no_room = f"; a slurmd finds no room: {seen.no_room.rstrip('.')}" if seen.no_room else ""
+    return f"{seen.ready_nodes} of {seen.desired_nodes} nodes are in Slurm{waiting}{no_room}"
 
 
 def _nodes(seen: Seen) -> Condition:

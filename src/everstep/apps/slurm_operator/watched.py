@@ -54,6 +54,7 @@ class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
 class _PodCondition(msgspec.Struct, frozen=True):
     type: str
     status: str
+    message: str = ""
 
 
 class _Terminated(msgspec.Struct, frozen=True, rename="camel"):
@@ -116,6 +117,7 @@ class SlurmPod:
 
     Attributes:
         leaving: it is being deleted.
+        no_room: why the scheduler finds no node for it, in its words; "" when it has one.
         last_words: what a container that failed and does not run again yet said last; "" for none.
     """
 
@@ -127,6 +129,7 @@ class SlurmPod:
     host: str
     ready: bool
     leaving: bool
+    no_room: str = ""
     last_words: str = ""
 
 
@@ -168,6 +171,9 @@ def _pod(view: _PodView) -> SlurmPod:
         host=view.status.host_ip,
         ready=any(c.type == "Ready" and c.status == "True" for c in view.status.conditions),
         leaving=meta.deletion_timestamp is not None or view.status.phase in {"Succeeded", "Failed"},
+        no_room=next(
+            (c.message for c in view.status.conditions if c.type == "PodScheduled" and c.status != "True"), ""
+        ),
         last_words=next(filter(None, map(_last_words, view.status.container_statuses)), ""),
     )
 
