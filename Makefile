@@ -3,7 +3,7 @@
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 RUN := .venv/bin
 
-.PHONY: demo test test-torch fuzz check lab down setup clean
+.PHONY: demo test test-torch test-torch-lab fuzz check lab down setup clean
 
 demo: setup ## a GPU dies under a training job on a real cluster, and the job goes on; FRAMEWORK=torch: with PyTorch
 	$(SUDO) $(RUN)/everstep demo $(if $(FRAMEWORK),--framework $(FRAMEWORK)) $(ARGS)
@@ -14,6 +14,9 @@ test: setup ## every test: unit, contract, crash, lab; those on the lab beside a
 test-torch: ## the SDK with torch, Lightning, transformers and an object server, in an environment of its own (5 GB, made once)
 	$(SUDO) scripts/setup python
 	$(SUDO) scripts/test-torch $(ARGS)
+
+test-torch-lab: setup ## the ways to start a PyTorch training, on a lab; PyTorch is 5 GB, so not in `make test`
+	$(SUDO) $(RUN)/pytest tests/lab/heals/torch_launchers.py $(ARGS)
 
 fuzz: ## the SDK's proofs in their long form: 1,000 kills, 1,000 stops (an hour)
 	$(SUDO) scripts/setup python

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from everstep.api.slurm_cluster import ProcessTracking
 from tests.lab.heals.ward import Ward
 
 pytestmark = pytest.mark.lab
@@ -36,19 +37,20 @@ HEARING = ("srun python", "exec")
 
 
 @pytest.fixture(scope="module")
-def jobs(whole_ward: Ward) -> Mapping[str, str]:
+def jobs(place: Ward) -> Mapping[str, str]:
     """Way -> job; all train, and those that can hear it have been told to stop."""
-    login = whole_ward.scene.login
-    shape = ("--nodes=1", "--gpus-per-node=1")
-    jobs = {name: login.submit(*shape, f"--ntasks={way.tasks}", f"--wrap={way.command}") for name, way in WAYS.items()}
+    login = place.scene.login
+    jobs = {
+        name: login.submit("--nodes=1", f"--ntasks={way.tasks}", f"--wrap={way.command}") for name, way in WAYS.items()
+    }
     told = [jobs[name] for name in HEARING]
     others = [job for job in jobs.values() if job not in told]
     try:
-        whole_ward.until("those that hear train", lambda: all(highest(whole_ward, job) >= 3 for job in told), 120)
+        place.until("those that hear train", lambda: all(highest(place, job) >= 3 for job in told), 120)
         login.run("scancel", "--signal=TERM", *told)
-        whole_ward.until("they have ended", lambda: all(events(whole_ward, job, "end") for job in told), 60)
+        place.until("they have ended", lambda: all(events(place, job, "end") for job in told), 60)
         # These may have had to wait for the processors of the others.
-        whole_ward.until("the others train", lambda: all(highest(whole_ward, job) >= 3 for job in others), 120)
+        place.until("the others train", lambda: all(highest(place, job) >= 3 for job in others), 120)
     finally:
         login.run("scancel", *jobs.values())
     return jobs
@@ -65,25 +67,47 @@ def highest(ward: Ward, job: str) -> int:
 
 
 @pytest.mark.parametrize("name", HEARING)
-def test_a_signal_from_slurm_makes_it_save(whole_ward: Ward, jobs: Mapping[str, str], name: str) -> None:
-    (start,) = events(whole_ward, jobs[name], "start")
-    (stop,) = events(whole_ward, jobs[name], "stop")
-    (end,) = events(whole_ward, jobs[name], "end")
+def test_a_signal_from_slurm_makes_it_save(place: Ward, jobs: Mapping[str, str], name: str) -> None:
+    (start,) = events(place, jobs[name], "start")
+    (stop,) = events(place, jobs[name], "stop")
+    (end,) = events(place, jobs[name], "end")
     assert (start["world_size"], start["warnings"]) == (WAYS[name].tasks, [])
     assert start["grace"]["Slurm"] == 120
     assert (end["outcome"], end["saved_step"]) == ("stopped", stop["agreed_step"])
     assert end["saved_step"] > 0
 
 
-def test_the_wrapper_says_how_it_ended(whole_ward: Ward, jobs: Mapping[str, str]) -> None:
-    (end,) = events(whole_ward, jobs["exec"], "end")
-    said = whole_ward.scene.login.run("cat", f"slurm-{jobs['exec']}.out")
+def test_the_wrapper_says_how_it_ended(place: Ward, jobs: Mapping[str, str]) -> None:
+    (end,) = events(place, jobs["exec"], "end")
+    said = place.scene.login.run("cat", f"slurm-{jobs['exec']}.out")
     assert f"the training has stopped, newest checkpoint: step {end['saved_step']}" in said
 
 
 @pytest.mark.parametrize("name", [name for name in WAYS if name not in HEARING])
-def test_who_may_not_hear_slurm_is_told_at_the_start(whole_ward: Ward, jobs: Mapping[str, str], name: str) -> None:
-    (start,) = events(whole_ward, jobs[name], "start")
+def test_who_may_not_hear_slurm_is_told_at_the_start(place: Ward, jobs: Mapping[str, str], name: str) -> None:
+    (start,) = events(place, jobs[name], "start")
     (warning,) = start["warnings"]
     assert WAYS[name].warning in warning
-    assert warning in whole_ward.scene.login.run("cat", f"slurm-{jobs[name]}.out")
+    assert warning in place.scene.login.run("cat", f"slurm-{jobs[name]}.out")
+
+
+def test_slurm_tracks_processes_as_the_cluster_says(place: Ward, request: pytest.FixtureRequest) -> None:
+    plugin = {ProcessTracking.CGROUP: "proctrack/cgroup", ProcessTracking.LINUX_PROC: "proctrack/linuxproc"}
+    said = place.scene.login.run("scontrol", "show", "config")
+    (line,) = [line for line in said.splitlines() if line.startswith("ProctrackType")]
+    assert line.split("=")[1].strip() == plugin[request.node.callspec.params["place"]]
+
+
+@pytest.mark.parametrize("place", [ProcessTracking.CGROUP], indirect=True)
+def test_with_cgroups_nothing_of_a_job_outlives_it(place: Ward) -> None:
+    login = place.scene.login
+    leaves = (
+        "setsid -f sh -c 'echo $$ > orphan; exec sleep 1000'; until [ -s orphan ]; do sleep 0.1; done;"
+        " echo $SLURMD_NODENAME"
+    )
+    login.run("rm", "-f", "orphan")
+    job = login.submit("--nodes=1", f"--wrap={leaves}")
+    place.until(f"job {job} has ended", lambda: login.job(job).get("State", "gone") in {"COMPLETED", "gone"}, 60)
+    node = login.run("cat", f"slurm-{job}.out").strip()
+    look = 'kill -0 "$(cat orphan)" 2>/dev/null && echo lives || echo gone'
+    assert login.run("srun", f"--nodelist={node}", "sh", "-c", look).strip() == "gone"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from everstep.lab.demo.stage import CLUSTER, NAMESPACE, USER, DemoOptions, Scene, Show
+from everstep.lab.demo.stage import CLUSTER, USER, DemoOptions, Scene, Show
 from everstep.lab.errors import LabError
 from everstep.lab.image_context import PythonPackages, install, installed, requirements
 from everstep.lab.images import RECIPES, project_root
@@ -87,7 +87,7 @@ def install_torch(slurm: str) -> Path:
 
 def _bring_torch(folder: Path, scene: Scene, show: Show) -> None:
     """Puts the packages on the lab's file server and lets the user import them. Raises LabError if that fails."""
-    claim = scene.lab.get("persistentvolumeclaim", f"{CLUSTER}-home", "--namespace", NAMESPACE)
+    claim = scene.lab.get("persistentvolumeclaim", f"{CLUSTER}-home", "--namespace", scene.namespace)
     homes = scene.lab.layout.shared / claim["spec"]["volumeName"]
     share(folder, homes / Path(IN_PODS).relative_to("/home"))
     show.phase("the first `import torch` on the login node")

@@ -79,11 +79,12 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class Scene:
-    """A lab with a Slurm cluster on it and a user logged in."""
+    """A lab with a Slurm cluster on it, in that namespace, and a user logged in."""
 
     lab: Lab
     login: Login
     view: ClusterView
+    namespace: str = NAMESPACE
 
 
 @dataclass(frozen=True)
