@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class OutputReports:
         self._file.close()
 
 
-class _WatchReports:
+class _WatchReports(ABC):
     """What a watcher of the API server sees at one path; a thread of its own takes it in."""
 
     names_lines = True
@@ -116,9 +117,9 @@ class _WatchReports:
         self._closed = False
         threading.Thread(target=self._follow, daemon=True).start()
 
+    @abstractmethod
     def texts(self, line: str) -> Iterator[str]:
         """What one line of the watch says anew."""
-        raise NotImplementedError
 
     def _follow(self) -> None:
         while not self._closed:
@@ -133,7 +134,7 @@ class _WatchReports:
                 if not self._closed:
                     raise
 
-    def look(self) -> None:
+    def look(self) -> None:  # noqa: B027 - there is nothing to do: the thread looks
         """Nothing to do: the thread does."""
 
     def skip(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -77,11 +78,11 @@ async def node_of(world: KubernetesWorld, name: str) -> NodeView:
     return node
 
 
-class KubernetesContract:
+class KubernetesContract(ABC):
     """Inherit, and override :meth:`make_world`."""
 
-    def make_world(self) -> AbstractAsyncContextManager[KubernetesWorld]:
-        raise NotImplementedError
+    @abstractmethod
+    def make_world(self) -> AbstractAsyncContextManager[KubernetesWorld]: ...
 
     def check(self, test: Test) -> None:
         async def whole() -> None:

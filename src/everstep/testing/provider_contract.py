@@ -6,6 +6,7 @@ A subclass gives a world (``make_world``) with two machines that are on and not 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -46,11 +47,11 @@ class ProviderWorld(Protocol):
         ...
 
 
-class ProviderContract:
+class ProviderContract(ABC):
     """Subclass it as ``TestX`` and implement :meth:`make_world`."""
 
-    def make_world(self) -> AbstractAsyncContextManager[ProviderWorld]:
-        raise NotImplementedError
+    @abstractmethod
+    def make_world(self) -> AbstractAsyncContextManager[ProviderWorld]: ...
 
     def test_an_id_that_nobody_used_is_said_to_be_unknown(self) -> None:
         async def check() -> None:

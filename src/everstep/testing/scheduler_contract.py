@@ -7,6 +7,7 @@ Every test wants twice ``width`` idle dynamic nodes with a free GPU each, and le
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -34,11 +35,11 @@ from everstep.testing.slurm_world import (
 Test = Callable[[SlurmWorld], Awaitable[None]]
 
 
-class SchedulerContract:
+class SchedulerContract(ABC):
     """Inherit, and override :meth:`make_world`."""
 
-    def make_world(self) -> AbstractAsyncContextManager[SlurmWorld]:
-        raise NotImplementedError
+    @abstractmethod
+    def make_world(self) -> AbstractAsyncContextManager[SlurmWorld]: ...
 
     def check(self, test: Test) -> None:
         async def whole() -> None:

@@ -41,7 +41,7 @@ class Driver:
     async def nvml(self, *, at_once: bool = True, patience: Patience = CALM) -> AsyncIterator[Nvml]:
         """What the agent uses, on this driver."""
         settings = NvmlSettings(
-            library=self.run / DRIVER_FOLDER,
+            driver_folder=self.run / DRIVER_FOLDER,
             devices=self.run / PCI_FOLDER,
             inforom_every=0.0,
             patience=patience,

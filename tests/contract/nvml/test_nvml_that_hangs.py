@@ -159,7 +159,7 @@ from pathlib import Path
 from everstep.adapters.gpu.nvml import Nvml, NvmlSettings
 
 async def main():
-    nvml = Nvml(NvmlSettings(library=Path(sys.argv[1]) / "driver", devices=Path(sys.argv[1]) / "pci"))
+    nvml = Nvml(NvmlSettings(driver_folder=Path(sys.argv[1]) / "driver", devices=Path(sys.argv[1]) / "pci"))
     await nvml.read()
     await asyncio.sleep(60)
 

@@ -1,8 +1,7 @@
-"""What belongs together, what repeats, and what ends a case."""
+"""What belongs together, and what outlives a flood."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -10,47 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.adapters.gpu.catalog_files import shipped_catalog
-from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS, MAX_NAMES, Casebook, settled, with_sighting
-from everstep.core.correlation.history import MAX_OCCURRENCES, MAX_OF_ONE, joined
-from everstep.core.correlation.proof import QUIET, Answer, with_proof
-from everstep.core.correlation.sighting import Job, Sighting, placed_sighting
-from everstep.core.correlation.verdicts import accusing, faults
-from everstep.core.health import Fault, Gpu, accuses
+from everstep.core.correlation.casebook import MAX_CASES, MAX_MEMBERS, MAX_NAMES, Casebook
+from everstep.core.correlation.history import MAX_OCCURRENCES
+from everstep.core.correlation.sighting import Job, Sighting
+from everstep.core.health import accuses
 from everstep.core.kernel_lines.parser import parse_line
-from everstep.core.occurrences import Occurrence
-
-CATALOG = shipped_catalog()
-GPUS = tuple(Gpu(index, f"GPU-{index}", f"s{index}", f"0000:{index + 1:02x}:00") for index in range(8))
-HOUR, DAY = 3600.0, 86400.0
-TRAIN = Job("7", "ann/train")
-OTHER = Job("8", "bob/eval")
-
-
-def sees(line: str, at: float, *jobs: Job, boot: str = "boot-1", cancelled: bool = False) -> Sighting:
-    evidence = parse_line(line, companions=True, allow_injected=True)
-    assert evidence is not None
-    return replace(placed_sighting(evidence, at, boot, GPUS, jobs), cancelled=cancelled)
-
-
-def xid(code: int, at: float, *jobs: Job, gpu: int = 0, rest: str = "", boot: str = "boot-1") -> Sighting:
-    return sees(f"NVRM: Xid (PCI:0000:{gpu + 1:02x}:00): {code}, pid=1, name=a, {rest}", at, *jobs, boot=boot)
-
-
-def after(*sightings: Sighting, book: Casebook | None = None) -> Casebook:
-    book = book or Casebook()
-    for seen in sightings:
-        book = with_sighting(settled(book, seen.at), seen, accusing(book, CATALOG, seen.at))
-    return book
-
-
-def told(book: Casebook, now: float) -> list[Fault]:
-    return list(faults(settled(book, now), CATALOG, now))
-
-
-def gist(book: Casebook, now: float) -> list[tuple[str, str, int]]:
-    return [(fault.key, fault.action.value, fault.count) for fault in told(book, now)]
-
+from tests.unit.detection.sightings import CATALOG, DAY, HOUR, OTHER, TRAIN, after, sees, told, xid
 
 MEMORY = (
     (48, "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer"),
@@ -197,168 +161,6 @@ def test_a_storm_is_one_fault_with_a_count() -> None:
 
 
 # ---- application class
-
-
-def test_one_job_never_accuses_the_hardware() -> None:
-    lines = [xid(31, 100.0 + n * 600, replace(TRAIN, id=str(n)), rest="Ch 00000008, MMU Fault") for n in range(50)]
-    (fault,) = told(after(*lines), 100.0 + 50 * 600)
-    assert (fault.fault_class, fault.action, fault.count) == ("application", "restartJob", 50)
-
-
-def test_two_unrelated_jobs_on_one_gpu_do() -> None:
-    book = after(xid(31, 100.0, TRAIN), xid(31, 100.0 + HOUR, OTHER))
-    (fault,) = told(book, 101.0 + HOUR)
-    assert (fault.fault_class, fault.severity, fault.action) == ("hardware", "critical", "resetGPU")
-    assert "2 unrelated jobs" in fault.reason
-    apart = after(xid(31, 100.0, TRAIN), xid(31, 100.0 + 2 * DAY, OTHER))
-    assert not any(accuses(fault) for fault in told(apart, 101.0 + 2 * DAY))
-    elsewhere = after(xid(31, 100.0, TRAIN), xid(31, 100.0 + HOUR, OTHER, gpu=1))
-    assert not any(accuses(fault) for fault in told(elsewhere, 101.0 + HOUR))
-    shared = after(xid(31, 100.0, TRAIN, OTHER))  # both on the GPU at once: which one did it cannot be told
-    assert not any(accuses(fault) for fault in told(shared, 101.0))
-
-
-def test_jobs_that_the_catalogue_never_lets_accuse() -> None:
-    book = after(xid(43, 100.0, TRAIN), xid(43, 100.0 + HOUR, OTHER))
-    assert not any(accuses(fault) for fault in told(book, 101.0 + HOUR))
-
-
-# ---- repeats
-
-
-def test_a_part_that_fails_again_within_a_week_escalates_on_a_new_node_too() -> None:
-    once = after(xid(79, 100.0))
-    assert told(once, 101.0)[0].action == "rebootNode"
-    for gap, action in ((3 * DAY, "replaceNode"), (8 * DAY, "rebootNode")):
-        elsewhere = Casebook(history=joined([once.history], 100.0 + gap))
-        again = after(xid(79, 100.0 + gap, gpu=0, boot="boot-9"), book=elsewhere)
-        (fault,) = told(again, 101.0 + gap)
-        assert fault.action == action
-
-
-def test_two_boots_are_two_episodes_however_close() -> None:
-    book = after(xid(79, 100.0), xid(79, 130.0, boot="boot-2"))
-    assert told(book, 131.0)[0].action == "replaceNode"
-
-
-def test_repeats_within_one_boot_count_by_episodes_not_by_lines() -> None:
-    lines = [sees("watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [a:7]", 100.0 + n) for n in range(40)]
-    assert told(after(*lines), 200.0)[0].action == "none"
-    episodes = [sees("watchdog: BUG: soft lockup - CPU#18 stuck for 27s! [a:7]", 100.0 + n * 300) for n in range(3)]
-    (fault,) = told(after(*episodes), 800.0)
-    assert (fault.action, accuses(fault)) == ("rebootNode", False)
-
-
-def test_a_row_may_name_another_step_for_repeats_than_the_next_one() -> None:
-    """62: reset; when that fails reboot; but replace on the second within a week."""
-    assert told(after(xid(62, 100.0)), 101.0)[0].action == "resetGPU"
-    assert told(after(xid(62, 100.0), xid(62, 100.0 + DAY)), 101.0 + DAY)[0].action == "replaceNode"
-
-
-def test_contained_memory_errors_that_keep_coming_are_the_part() -> None:
-    line = "Contained: SM (0x1). RST: No, D-RST: No"
-    twice = after(*[xid(94, 100.0 + n * DAY, TRAIN, rest=line) for n in range(2)])
-    assert not any(accuses(fault) for fault in told(twice, 101.0 + DAY))
-    (fault,) = told(after(xid(94, 100.0 + 2 * DAY, TRAIN, rest=line), book=twice), 101.0 + 2 * DAY)
-    assert (fault.action, fault.fault_class) == ("replaceNode", "hardware")
-
-
-def test_removed_channels_of_two_jobs_accuse_nobody() -> None:
-    book = after(xid(45, 100.0, TRAIN), xid(45, 100.0 + HOUR, OTHER))
-    assert [accuses(fault) for fault in told(book, 200.0 + HOUR)] == [False]
-
-
-def test_a_symptom_leaves_no_mark_on_its_device() -> None:
-    book = after(
-        sees("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", 100.0), xid(79, 101.0)
-    )
-    assert [(item.device, item.code) for item in book.history] == [("s0", "xid:79")]
-
-
-def test_histories_of_two_nodes_become_one_and_old_ones_go() -> None:
-    one, two = Occurrence("s0", "xid:79", 100.0, "a", ("x",)), Occurrence("s0", "xid:79", 500.0, "b")
-    assert joined([(two,), (one,), (replace(one, lineages=("y",)),)], 600.0) == (replace(one, lineages=("x", "y")), two)
-    assert joined([(one, two)], 400.0 + 7 * DAY) == (two,)
-
-
-def test_a_code_that_keeps_coming_leaves_room_for_the_history_of_others() -> None:
-    book = after(xid(79, 100.0, gpu=1), *[xid(31, 200.0 + n * 120, TRAIN) for n in range(600)])
-    assert sum(item.code == "xid:31" for item in book.history) == MAX_OF_ONE
-    assert [item.device for item in book.history if item.code == "xid:79"] == ["s1"]
-
-
-# ---- the end of a case
-
-
-def prove(book: Casebook, gpus: Iterable[Gpu], boot: str, now: float, *, passed: bool = True) -> Casebook:
-    answer = Answer(tuple(gpus), boot, asked_at=now, passed=passed)
-    return with_proof(book, answer, now, accusing(book, CATALOG, now))
-
-
-def test_only_another_boot_and_a_check_that_passes_end_a_hardware_fault() -> None:
-    book = after(xid(79, 100.0))
-    lost = (replace(GPUS[0], lost=True), *GPUS[1:])
-    assert prove(book, GPUS, "boot-1", 200.0).cases == book.cases
-    assert prove(book, lost, "boot-2", 200.0).cases == book.cases
-    assert prove(book, GPUS, "boot-2", 200.0, passed=False).cases == book.cases
-    assert prove(book, (), "boot-2", 200.0).cases == book.cases
-    assert prove(book, GPUS, "boot-2", 200.0).cases == ()
-    assert prove(book, (replace(GPUS[0], serial="s9"), *GPUS[1:]), "boot-2", 200.0).cases == ()
-    assert prove(book, GPUS, "boot-2", 200.0).history == book.history
-
-
-def test_the_driver_takes_its_wish_back() -> None:
-    wish = xid(154, 101.0, rest="GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
-    book = after(xid(119, 100.0), wish)
-    assert told(book, 200.0)[0].code == "119"
-    asking = (replace(GPUS[0], recovery_action="reset"), *GPUS[1:])
-    assert prove(book, asking, "boot-1", 200.0).cases == book.cases
-    assert prove(book, GPUS, "boot-1", 200.0).cases == ()
-    said = after(
-        xid(154, 150.0, rest="GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"), book=book
-    )
-    assert said.cases == ()
-    elsewhere = after(xid(154, 150.0, gpu=1, rest="GPU recovery action changed from 0x1 (x) to 0x0 (None)"), book=book)
-    assert elsewhere.cases == book.cases
-
-
-def test_the_driver_never_asked_so_its_silence_proves_nothing() -> None:
-    assert prove(after(xid(119, 100.0)), GPUS, "boot-1", 200.0).cases != ()
-
-
-def test_a_link_that_comes_back_ends_its_own_case() -> None:
-    down = sees("mlx5_core 0000:0c:00.0 rdma0: Link down", 100.0)
-    up = sees("mlx5_core 0000:0c:00.0 rdma0: Link up", 160.0)
-    other = sees("mlx5_core 0000:1c:00.0 rdma1: Link up", 160.0)
-    assert after(down, other).cases != ()
-    assert after(down, up).cases == ()
-
-
-def test_two_links_that_went_down_together_come_back_one_by_one() -> None:
-    down = [sees(f"mlx5_core 0000:{n}c:00.0 rdma{n}: Link down", 100.0) for n in (0, 1)]
-    up = [sees(f"mlx5_core 0000:{n}c:00.0 rdma{n}: Link up", 160.0 + n) for n in (0, 1)]
-    assert len(told(after(*down), 101.0)) == 1
-    assert len(told(after(*down, up[0]), 161.0)) == 1
-    assert told(after(*down, *up), 162.0) == []
-
-
-def test_a_file_server_that_answers_again() -> None:
-    lost, back = (sees(f"nfs: server 10.0.0.9 {what}", 100.0) for what in ("not responding, still trying", "OK"))
-    assert len(after(lost).cases) == 1
-    assert after(lost, back).cases == ()
-
-
-def test_what_accuses_nobody_is_forgotten_after_a_quiet_day() -> None:
-    book = after(xid(31, 100.0, TRAIN), xid(79, 100.0, gpu=1))
-    (left,) = prove(book, GPUS, "boot-1", 101.0 + QUIET).cases
-    assert left.code == "xid:79"
-
-
-def test_the_same_fault_in_the_next_boot_takes_the_waiting_ones_place() -> None:
-    book = after(xid(79, 100.0), xid(79, 900.0, boot="boot-2"))
-    (fault,) = told(book, 901.0)
-    assert (fault.boot_id, fault.count, fault.action) == ("boot-2", 1, "replaceNode")
-    assert prove(book, GPUS, "boot-2", 1000.0).cases == book.cases
 
 
 def test_an_injected_fault_stays_marked_until_the_kernel_says_it_too() -> None:

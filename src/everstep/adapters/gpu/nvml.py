@@ -44,13 +44,13 @@ class NvmlSettings:
     """Where things are.
 
     Attributes:
-        library: folder of libnvidia-ml.so.1; None where the loader finds it by itself.
+        driver_folder: where libnvidia-ml.so.1 lies; None where the loader finds it by itself.
         devices: sysfs' folder of PCI devices.
         inforom_every: seconds between two looks at the InfoROMs, which NVML reads from flash.
         at_once: report also what has not lasted yet, for a single look at the node.
     """
 
-    library: Path | None = None
+    driver_folder: Path | None = None
     devices: Path = PCI_DEVICES
     inforom_every: float = 3600.0
     patience: Patience = field(default_factory=Patience)
@@ -177,8 +177,8 @@ def _command(settings: NvmlSettings) -> tuple[list[str], dict[str, str]]:
     # -I -S: neither the agent's modules nor site-packages, so that the child stays small.
     argv = [sys.executable, "-I", "-S", str(_CHILD), folder, str(settings.devices), str(settings.inforom_every)]
     environment = {name: value for name, value in os.environ.items() if name in ("NVIDIA_VISIBLE_DEVICES", "PATH")}
-    if settings.library is not None:
-        environment["LD_LIBRARY_PATH"] = str(settings.library)
+    if settings.driver_folder is not None:
+        environment["LD_LIBRARY_PATH"] = str(settings.driver_folder)
     elif "LD_LIBRARY_PATH" in os.environ:
         environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
     return argv, environment
