@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import msgspec
@@ -78,6 +79,12 @@ def _ready(lab: Lab, node: str) -> str:
     return str(next(each["status"] for each in conditions if each["type"] == "Ready"))
 
 
+def _command(lab: Lab, *words: str) -> Any:
+    """What `everstep lab ... --json` says."""
+    argv = [sys.executable, "-m", "everstep.apps.cli", "lab", *words, "--name", lab.layout.name, "--json"]
+    return json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+
 def test_everything_of_a_new_lab_runs(bare: Lab) -> None:
     assert troubles(bare) == []
     assert bare.state.phase == "ready"
@@ -128,12 +135,12 @@ def test_the_readmes_command_installs_everstep_so_that_it_only_watches(bare: Lab
 def test_a_power_cut_ends_every_process_and_the_next_boot_has_a_new_id(bare: Lab) -> None:
     before = _boot_id(bare, "gpu-1")
     assert bare.execute("gpu-1", "cat", "/proc/sys/kernel/random/boot_id").strip() == before
-    bare.power_off("gpu-1")
+    assert _command(bare, "power-off", "gpu-1") == {"node": "gpu-1", "power": "off", "network": "plugged", "boots": 1}
     with pytest.raises(LabError, match="gpu-1 does not run: `everstep lab power-on gpu-1` boots it"):
         bare.execute("gpu-1", "true")
     assert "gpu-1 is off" in troubles(bare)
     assert not list(Path("/sys/fs/cgroup").glob(f"*/{bare.layout.cgroup}/gpu-1"))
-    bare.power_on("gpu-1")
+    assert _command(bare, "power-on", "gpu-1")["boots"] == 2
     assert _boot_id(bare, "gpu-1") != before
     assert troubles(bare) == []
 

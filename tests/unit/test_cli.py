@@ -2,13 +2,63 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
-from everstep.apps.cli import main
+from everstep.apps.cli import app, main
 from everstep.lab.errors import LabError
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command below that one, with the words that call it."""
+    below = getattr(command, "commands", {})
+    if not below:
+        yield " ".join(path), command
+    for name, one in below.items():
+        yield from commands(one, (*path, name))
+
+
+COMMANDS = dict(commands(get_command(app)))
+NOT_OURS = {"lab exec"}  # its output is that of the program which it runs
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example(name: str) -> None:
+    examples = [line for line in str(COMMANDS[name].help).splitlines() if line.strip().startswith("Example: ")]
+    assert any(f"everstep {name}" in line for line in examples)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - NOT_OURS))
+def test_every_command_speaks_to_machines(name: str) -> None:
+    assert any("--json" in option.opts for option in COMMANDS[name].params)
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("faults explain 79", {"advice", "rows"}),
+        ("faults list --kind sxid", {"kind", "code", "meaning", "action", "source"}),
+        ("lab down --name none", {"name", "existed"}),
+    ],
+)
+def test_json_is_one_line_and_all_there_is(
+    typed: str, first: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_STATE", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["everstep", *typed.split(), "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    (line,) = printed.out.splitlines()
+    assert first <= json.loads(line)[0].keys()
+    assert printed.err == ""
+    assert not ended.value.code
 
 
 @pytest.mark.parametrize(

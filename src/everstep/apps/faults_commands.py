@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from everstep.apps.json_output import AsJson, print_json
+
 app = typer.Typer(help="What a line of a kernel log says of the hardware, and what to do.", no_args_is_help=True)
 
 Site = Annotated[
@@ -26,7 +28,10 @@ def parse(
     ] = False,
     site: Site = None,
 ) -> None:
-    """Read lines of a kernel log from standard input, in any form that loggers give them."""
+    """Read lines of a kernel log from standard input, in any form that loggers give them.
+
+    Example: dmesg | everstep faults parse
+    """
     from everstep.adapters.gpu.catalog_files import catalog_with
     from everstep.apps.faults_text import described, read, sentence
 
@@ -49,12 +54,16 @@ def list_rows(
     changed: Annotated[bool, typer.Option("--changed", help="Only what the site's table adds or changes.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The reference page of the documentation.")] = False,
     site: Site = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the fault catalogue: code, class, severity, first action, meaning."""
+    """List the fault catalogue: code, class, severity, first action, meaning.
+
+    Example: everstep faults list --kind sxid
+    """
     from everstep.adapters.gpu.catalog_files import catalog_with
     from everstep.apps.faults_text import row
     from everstep.core.errors import InvalidInput
-    from everstep.core.fault_catalog import KINDS
+    from everstep.core.fault_catalog import KINDS, SHIPPED
     from everstep.core.fault_page import changed_rows, render
 
     catalog = catalog_with(site)
@@ -62,6 +71,9 @@ def list_rows(
         raise InvalidInput(f"{kind!r} is none of {', '.join(KINDS)}")
     if markdown:
         print(render(catalog), end="")  # noqa: T201
+    elif as_json:
+        rows = (entry for entry in catalog.entries.values() if kind in (None, entry.kind))
+        print_json([entry for entry in rows if not changed or entry.origin != SHIPPED])
     elif changed:
         _print("\n".join(changed_rows(catalog)) or "The site changes nothing: give its table with --site FILE.")
     else:
@@ -74,14 +86,22 @@ def list_rows(
 def explain(
     code: Annotated[str, typer.Argument(help="A code: 79, xid:79, sxid:12028, gpu_lost, ib:link_down.")],
     site: Site = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what a code means, who is to blame, and what to do first."""
+    """Say what a code means, who is to blame, and what to do first.
+
+    Example: everstep faults explain 79
+    """
     from everstep.adapters.gpu.catalog_files import catalog_with
     from everstep.apps.faults_text import rows_of
     from everstep.core.fault_advice import advice
 
     catalog = catalog_with(site)
-    _print("\n".join(advice(catalog, group) for group in rows_of(catalog, code)), end="")
+    groups = rows_of(catalog, code)
+    if as_json:
+        print_json([{"advice": advice(catalog, group), "rows": group} for group in groups])
+    else:
+        _print("\n".join(advice(catalog, group) for group in groups), end="")
 
 
 def _print(text: str, end: str = "\n") -> None:

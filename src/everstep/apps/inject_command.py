@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from everstep.apps.json_output import AsJson, print_json
+
 
 def inject(
     node: Annotated[str, typer.Argument(help="A GPU node of the lab, such as gpu-1.")],
@@ -30,10 +32,13 @@ def inject(
             "--lab", "--name", help="Which lab; may be left out when there is only one.", envvar="EVERSTEP_LAB"
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Makes a GPU of a lab node fail, or cuts the node's power.
 
-    `everstep inject gpu-1 --xid 79`, `everstep inject gpu-1 --gpu 0 --state remap-failed`
+    Example: everstep inject gpu-1 --xid 79
+
+    Example: everstep inject gpu-1 --gpu 0 --state remap-failed
     """
     if [power, xid is not None, state is not None].count(True) != 1:
         raise typer.BadParameter("name one fault: --xid CODE, --state NAME or --power")
@@ -46,6 +51,9 @@ def inject(
             fault = hardware.set_state(node, state, gpu)
         else:
             fault = hardware.cut_power(node)
+    if as_json:
+        print_json({"node": node, "gpu": None if power else gpu, "at": fault.at, "records": fault.records})
+        return
     at = time.strftime("%H:%M:%S", time.localtime(fault.at))
     said = "no power any more" if power else f"GPU {gpu} shows the state {state!r} to whoever asks the driver"
     for line in fault.records or [said]:

@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
+from everstep.apps.json_output import AsJson
+
 app = typer.Typer(help="Slurm clusters on this Kubernetes.", no_args_is_help=True)
 
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the SlurmCluster.")]
 Kubeconfig = Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG, then ~/.kube/config.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON on standard output.")]
 
 
 @app.command()
@@ -38,7 +39,10 @@ def create(  # noqa: PLR0913, PLR0917 - one parameter an option of the command
     kubeconfig: Kubeconfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Makes a Slurm cluster, or changes the one of this name: what no option names stays as it is."""
+    """Makes a Slurm cluster, or changes the one of this name: what no option names stays as it is.
+
+    Example: everstep slurm create research --user ada:ada.pub --wait
+    """
     from everstep.apps.slurm_request import Request, create_cluster, read_user
 
     request = Request(
@@ -62,7 +66,10 @@ def status(
     kubeconfig: Kubeconfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """How a Slurm cluster is. Exits 1 unless it is ready."""
+    """How a Slurm cluster is. Exits 1 unless it is ready.
+
+    Example: everstep slurm status research
+    """
     from everstep.apps.slurm_request import read_cluster
 
     said = asyncio.run(read_cluster(kubeconfig, namespace, name))

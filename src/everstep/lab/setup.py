@@ -39,9 +39,9 @@ def plan_lab(config: LabConfig) -> LabPlan:
     return LabPlan(config=config, binaries=str(binaries), archives=[str(path) for path in archives.values()])
 
 
-def ensure_all() -> None:
-    """Everything that any lab of this checkout may want."""
-    ensure(list(RECIPES))
+def ensure_all() -> tuple[Path, dict[str, Path]]:
+    """Everything that any lab of this checkout may want; as `ensure` says."""
+    return ensure(list(RECIPES))
 
 
 def ensure(images: Sequence[str]) -> tuple[Path, dict[str, Path]]:
