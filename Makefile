@@ -15,7 +15,7 @@ test-torch: ## the SDK with torch, Lightning, transformers and an object server,
 	$(SUDO) scripts/setup python
 	$(SUDO) scripts/test-torch $(ARGS)
 
-test-torch-lab: setup ## the ways to start a PyTorch training, on a lab; PyTorch is 5 GB, so not in `make test`
+test-torch-lab: setup ## the ways to start a PyTorch training, on a lab; 5 GB, so not in `make test` nor in .ci/run
 	$(SUDO) $(RUN)/pytest tests/lab/heals/torch_launchers.py $(ARGS)
 
 fuzz: ## the SDK's proofs in their long form: 1,000 kills, 1,000 stops (an hour)

@@ -37,13 +37,18 @@ BEGIN_SECONDS, SAVE_SECONDS = 300.0, 60.0
 
 @dataclass(frozen=True)
 class Way:
-    """How the training is started; `torchrun`: the seconds that it leaves; `warnings`: a part of each that is said."""
+    """How the training is started.
+
+    `torchrun`: the seconds that it leaves; `warnings`: a part of each that is said; `apart`: rank 1 may begin later than
+    rank 0, and notes its steps in a file.
+    """
 
     command: str
     shape: tuple[str, ...] = ("--nodes=1", "--ntasks=1")
     ranks: int = 1
     torchrun: float | None = None
     warnings: tuple[str, ...] = ()
+    apart: bool = False
 
 
 WAYS = {
@@ -55,6 +60,7 @@ WAYS = {
         ranks=2,
         torchrun=30,
         warnings=("torchrun gives 30 s", "put srun before it"),
+        apart=True,
     ),
     "srun python, no workers": Way(f"srun python3 with_workers.py {DIR} --workers 0"),
     "srun python, 2 workers": Way(f"srun python3 with_workers.py {DIR} --workers 2"),
@@ -79,21 +85,29 @@ def requeued(ward: Ward, way: Way, export: str) -> str:
     login = ward.scene.login
     job = login.submit(export, *way.shape, f"--wrap={way.command}")
     try:
-        wait(ward, job, "trains", lambda: highest(ward, job) >= 3, BEGIN_SECONDS)
+        wait(ward, job, "trains", lambda: reached(ward, job, way, 3), BEGIN_SECONDS)
         login.run("scontrol", "requeue", job)
         wait(ward, job, "has saved", lambda: bool(events(ward, job, "end")), SAVE_SECONDS)
         wait(ward, job, "is queued again", lambda: login.job(job).get("State") == "PENDING", SAVE_SECONDS)
         login.run("scontrol", "update", f"jobid={job}", "StartTime=now")  # by itself Slurm lets it wait for 121 s
         saved = events(ward, job, "end")[0]["saved_step"] or 0
-        wait(ward, job, "trains again", lambda: trains_again(ward, job, saved), BEGIN_SECONDS)
+        wait(ward, job, "trains again", lambda: trains_again(ward, job, way, saved), BEGIN_SECONDS)
     finally:
         login.run("scancel", job)
     ward.until(f"job {job} has saved again", lambda: len(events(ward, job, "end")) == 2, SAVE_SECONDS)
     return job
 
 
-def trains_again(ward: Ward, job: str, saved: int) -> bool:
-    return len(events(ward, job, "start")) == 2 and highest(ward, job) > saved
+def trains_again(ward: Ward, job: str, way: Way, saved: int) -> bool:
+    return len(events(ward, job, "start")) == 2 and reached(ward, job, way, saved + 1)
+
+
+def reached(ward: Ward, job: str, way: Way, step: int) -> bool:
+    """Every rank has done that many steps. One that is not there yet would end at a signal like any other program."""
+    if highest(ward, job) < step:
+        return False
+    rank1 = ward.scene.login.run("sh", "-c", f"cat runs/{int(job)}/steps-1 2>/dev/null || true") if way.apart else ""
+    return not way.apart or int(rank1 or 0) >= step
 
 
 def wait(ward: Ward, job: str, what: str, check: Callable[[], bool], seconds: float) -> None:
