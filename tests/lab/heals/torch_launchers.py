@@ -39,8 +39,8 @@ BEGIN_SECONDS, SAVE_SECONDS = 300.0, 60.0
 class Way:
     """How the training is started.
 
-    `torchrun`: the seconds that it leaves; `warnings`: a part of each that is said; `apart`: rank 1 may begin later than
-    rank 0, and notes its steps in a file.
+    `torchrun`: the seconds that it leaves; `warnings`: a part of each that is said; `apart`: rank 1 may begin
+    later than rank 0, and notes its steps in a file.
     """
 
     command: str
