@@ -10,8 +10,9 @@ from everstep.core.cluster_state import SPARE_LABEL
 from everstep.core.health import NodeReport
 from everstep.core.policy import Policy
 from everstep.testing.cluster import FakeCluster
-from everstep.testing.cluster_contract import KubernetesContract, KubernetesWorld
+from everstep.testing.cluster_contract import KubernetesContract
 from everstep.testing.fleet import Fleet
+from everstep.testing.kubernetes_world import KubernetesWorld
 from everstep.testing.slurm_model import SlurmModel
 from everstep.testing.storage import FakeLease, FakeRemediations
 from everstep.testing.virtual_clock import VirtualClock
@@ -19,7 +20,7 @@ from everstep.testing.virtual_clock import VirtualClock
 
 @dataclass
 class FakeWorld:
-    """Satisfies :class:`everstep.testing.cluster_contract.KubernetesWorld`; its time is virtual."""
+    """Satisfies :class:`everstep.testing.kubernetes_world.KubernetesWorld`; its time is virtual."""
 
     clock: VirtualClock
     fleet: Fleet

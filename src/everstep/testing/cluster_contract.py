@@ -6,12 +6,10 @@ A subclass gives a world (``make_world``): the ports under test, and hands to pu
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Protocol
 
 import pytest
 
@@ -21,61 +19,18 @@ from everstep.core.cluster_state import (
     SPARE_LABEL,
     SPARE_TAINT,
     NodeCondition,
-    NodeView,
     PodView,
 )
 from everstep.core.errors import Conflict, NotFound
 from everstep.core.health import Fault, FaultClass, FirstAction, NodeReport, Severity, Verdict
 from everstep.core.occurrences import Occurrence
 from everstep.core.remediation_status import JobRecord, Remediation, Spec, Stage, Status, Step, StepName
-from everstep.ports import Cluster, LeaderLease, Remediations
+from everstep.testing.kubernetes_world import KubernetesWorld, eventually, node_of
 
-WITHIN = 10.0  # seconds for a write to be seen by a read
 OTHER_TAINT = "example.com/other"
 
 
-class KubernetesWorld(Protocol):
-    """A cluster in the hands of a test. Everything that a test makes has a name that starts with ``prefix``."""
-
-    @property
-    def cluster(self) -> Cluster: ...
-
-    @property
-    def remediations(self) -> Remediations: ...
-
-    @property
-    def prefix(self) -> str: ...
-
-    def lease(self, name: str) -> LeaderLease:
-        """One more process that wants to hold the Lease ``name``."""
-        ...
-
-    async def pause(self, seconds: float) -> None: ...
-
-    async def add_node(self, name: str, labels: Mapping[str, str], taints: tuple[str, ...] = ()) -> None: ...
-
-    async def add_pod(self, node: str, name: str) -> None: ...
-
-    async def report(self, report: NodeReport) -> None:
-        """What the node's agent would write, and a heartbeat now."""
-        ...
-
-
 Test = Callable[[KubernetesWorld], Awaitable[None]]
-
-
-async def eventually(world: KubernetesWorld, ask: Callable[[], Awaitable[object]], what: str) -> None:
-    """Reads may lag behind writes; waits until ``ask`` gives something true."""
-    give_up = time.monotonic() + WITHIN
-    while not await ask():
-        assert time.monotonic() < give_up, f"never came true: {what}"
-        await world.pause(0.02)
-
-
-async def node_of(world: KubernetesWorld, name: str) -> NodeView:
-    node = await world.cluster.node(name)
-    assert node is not None, f"no node {name}"
-    return node
 
 
 class KubernetesContract(ABC):

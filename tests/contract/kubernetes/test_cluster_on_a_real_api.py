@@ -27,7 +27,8 @@ from everstep.core.correlation.fleet import Blame, FleetRecord
 from everstep.core.errors import RetryLater, Unreadable
 from everstep.core.health import NodeReport
 from everstep.core.policy import Mode
-from everstep.testing.cluster_contract import KubernetesContract, KubernetesWorld, eventually, in_service, opened
+from everstep.testing.cluster_contract import KubernetesContract, in_service, opened
+from everstep.testing.kubernetes_world import KubernetesWorld, eventually
 
 from .api_server import ApiServer
 
@@ -38,7 +39,7 @@ _worlds = itertools.count()
 
 @dataclass
 class RealWorld:
-    """Satisfies :class:`everstep.testing.cluster_contract.KubernetesWorld`."""
+    """Satisfies :class:`everstep.testing.kubernetes_world.KubernetesWorld`."""
 
     verbs: Verbs
     caches: Caches
