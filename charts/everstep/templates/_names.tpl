@@ -22,6 +22,9 @@ app.kubernetes.io/component: {{ . }}
 {{- define "everstep.pod" -}}
 priorityClassName: everstep-critical
 enableServiceLinks: false
+# A lost packet of the DNS costs a second, not the 5 s of resolv.conf(5).
+dnsConfig:
+  options: [{name: timeout, value: "1"}, {name: attempts, value: "5"}]
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}

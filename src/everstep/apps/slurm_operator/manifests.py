@@ -19,6 +19,9 @@ WORKER_GRACE_SECONDS = 150
 CONFIG_HASH = "everstep.io/config-hash"
 # srun tells slurmctld this name, and slurmctld calls back: it must resolve to the pod, or jobs hang while completing.
 LOGIN_HOST = "login"
+# Every step of a node's way into Slurm asks the DNS for slurmctld. One lost packet would cost it the 5 s that a
+# resolver waits by default (resolv.conf(5)); asked again each second, an answer may still take five.
+RESOLVER_OPTIONS = ({"name": "timeout", "value": "1"}, {"name": "attempts", "value": "5"})
 
 
 def objects(cluster: Cluster, settings: Settings) -> list[Object]:
@@ -143,7 +146,7 @@ def _pod(cluster: Cluster, settings: Settings, role: str, inside: list[Object], 
         "initContainers": beside,
         "containers": inside,
         "volumes": containers.volumes(cluster, [*inside, *beside]),
-        "dnsConfig": {"searches": [nodes]},
+        "dnsConfig": {"searches": [nodes], "options": RESOLVER_OPTIONS},
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         **extra,

@@ -1,6 +1,6 @@
 """``python3 -m everstep.apps.slurm_pod ROLE``: first program of a container of a Slurm cluster.
 
-    controller   becomes slurmctld            worker   becomes slurmd
+    controller   becomes slurmctld            worker   runs slurmd
     login        becomes sshd                 vouch    becomes sackd or munged, beside one of the others
     leave        the preStop hook of a worker
 

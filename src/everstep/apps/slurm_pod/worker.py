@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from everstep.adapters.slurm.tokens import TokenSource
 from everstep.apps.slurm_pod import keys, layout
 from everstep.apps.slurm_pod.controller import in_background
 from everstep.apps.slurm_pod.layout import WorkerPod
+from everstep.apps.slurm_pod.slurmd import Slurmd
 from everstep.core.errors import EverstepError, NotFound, RetryLater
 from everstep.core.slurm_conf import CONTROLLER_PORT
 from everstep.core.slurm_text import parse_nodes
@@ -35,7 +37,7 @@ def slurm() -> SlurmCommands:
 
 
 def run() -> None:
-    """Becomes slurmd, once the controller answers."""
+    """Starts slurmd, once the controller answers, and ends with it."""
     pod = WorkerPod.from_environment()
     with contextlib.suppress(PermissionError):
         socket.sethostname(pod.node)  # researchers see the node's name in their prompts and logs
@@ -45,7 +47,8 @@ def run() -> None:
     started = time.time()
     in_background(lambda: asyncio.run(_after(pod, started)))
     server = f"{pod.controller}:{CONTROLLER_PORT}"
-    keys.become("root", "slurmd", "-D", "-Z", "-N", pod.node, "--conf-server", server, "--conf", pod.conf)
+    argv = ["slurmd", "-D", "-Z", "-N", pod.node, "--conf-server", server, "--conf", pod.conf]
+    sys.exit(asyncio.run(Slurmd(argv, lambda: _controller_listens(pod.controller)).run()))
 
 
 async def _before(pod: WorkerPod) -> None:
