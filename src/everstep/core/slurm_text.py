@@ -261,7 +261,7 @@ _ERRORS: tuple[tuple[str, type[EverstepError]], ...] = (
     ("Unable to contact slurm controller", Unreachable),
     ("Zero Bytes were transmitted", Unreachable),
     ("Socket timed out", Unreachable),
-    ("Connection refused", Unreachable),
+    ("Connection re(fused|set)", Unreachable),
     ("standby mode", Unreachable),
     ("Unexpected message received", Unreachable),
 )
