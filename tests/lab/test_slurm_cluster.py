@@ -17,6 +17,7 @@ import pytest
 
 from everstep.lab.cluster import Lab
 from everstep.lab.demo.login import Login, make_key, until
+from everstep.lab.losses import Loss, losing
 
 pytestmark = pytest.mark.lab
 
@@ -33,14 +34,6 @@ while not told: time.sleep(0.05)
 say("told"); time.sleep(1); say("saved")
 """
 BATCH = "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --gpus-per-node=1 --requeue --open-mode=append -o out.txt\n"
-
-# Takes connections and closes them; says when it is there.
-HANGS_UP = """
-import socket
-door = socket.create_server(("0.0.0.0", 7817))
-print("open", flush=True)
-while True: door.accept()[0].close()
-"""
 
 
 class Slurm:
@@ -218,26 +211,6 @@ def test_a_setting_that_healing_relies_on_is_refused(slurm: Slurm) -> None:
 
 
 @contextmanager
-def hanging_up(lab: Lab, node: str, connections: tuple[int, ...]) -> Iterator[None]:
-    """Closes these of the connections that the node's pods make to slurmctld as soon as they stand; 0 is the first."""
-    to_slurmctld = ("-p", "tcp", "--dport", "6817")
-    nth = ("-m", "statistic", "--mode", "nth", "--every", "1000", "--packet")
-    rules = [("PREROUTING", *to_slurmctld, *nth, str(n), "-j", "REDIRECT", "--to-ports", "7817") for n in connections]
-    argv = lab.inside(node, sys.executable, "-c", HANGS_UP)
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as listener:
-        assert listener.stdout is not None
-        assert listener.stdout.readline() == "open\n"
-        for rule in rules:
-            lab.execute(node, "iptables", "-t", "nat", "-I", *rule)
-        try:
-            yield
-        finally:
-            for rule in rules:
-                lab.execute(node, "iptables", "-t", "nat", "-D", *rule)
-            listener.kill()
-
-
-@contextmanager
 def in_the_pool(lab: Lab, spare: str) -> Iterator[None]:
     """The spare serves the pool meanwhile, as the one that a heal has taken in."""
     before = lab.get("node", spare)
@@ -264,7 +237,7 @@ def test_a_broken_connection_does_not_keep_a_new_node_out_of_slurm(slurm: Slurm)
         return [pod for pod in pods if pod["spec"]["nodeName"] == spare]
 
     # The first three are the worker's own questions; of the next ones, one is slurmd's fetch.
-    with hanging_up(slurm.lab, spare, (3, 4, 5)), in_the_pool(slurm.lab, spare):
+    with losing(slurm.lab, spare, Loss.CONNECTION_CLOSED, 3, 4, 5), in_the_pool(slurm.lab, spare):
         until("the spare has a worker", 10, lambda: bool(workers()))
         (pod,) = (worker["metadata"]["name"] for worker in workers())
         slurm.kubectl("wait", f"pod/{pod}", "--for=condition=Ready", "--timeout=30s")
