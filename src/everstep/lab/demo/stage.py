@@ -190,8 +190,10 @@ def reference_script(options: DemoOptions) -> str:
     world = {"WORLD_SIZE": str(options.ranks), "MASTER_ADDR": "127.0.0.1", **options.environment}
     command = ["env", *(f"{name}={value}" for name, value in world.items())]
     python = f"python3 {options.program} --dir reference --steps {options.wanted_steps} --step-time 0".split()
-    start = "".join(f"{shlex.join([*command, f'RANK={rank}', *python])} & " for rank in range(options.ranks))
-    return f"{start}for rank in $(jobs -p); do wait $rank || {{ kill $(jobs -p); exit 1; }}; done"
+    ranks = (shlex.join([*command, f"RANK={rank}", *python]) for rank in range(options.ranks))
+    # By $!, for `jobs -p` no longer knows a rank that has ended already.
+    start = "".join(f'{rank} & ranks="$ranks $!"; ' for rank in ranks)
+    return f"ranks=; {start}for rank in $ranks; do wait $rank || {{ kill $ranks; exit 1; }}; done"
 
 
 def reference_run(login: Login, options: DemoOptions, show: Show) -> dict[int, str]:
