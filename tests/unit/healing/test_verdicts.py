@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -41,7 +42,7 @@ def test_the_condition_says_what_the_agent_says_and_no_more() -> None:
 class Shown:
     """A scenario with the verdicts' loop beside it, driven by hand."""
 
-    def __init__(self, nodes: int = 2) -> None:
+    def __init__(self, nodes: int) -> None:
         self.scenario = Scenario(nodes=nodes, spares=0)
         self.leads = True
         self.sight = Sight()
@@ -68,14 +69,26 @@ class Shown:
         return [(name, reason) for kind, name, reason, _ in self.scenario.cluster.events if kind == "Node"]
 
 
+@pytest.fixture
+def show() -> Iterator[Callable[..., Shown]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(nodes: int = 2) -> Shown:
+            shown = Shown(nodes)
+            stack.enter_context(shown.runner)
+            return shown
+
+        yield make
+
+
 def run(shown: Shown, seconds: float, hints: Iterable[str] = ()) -> None:
     for name in hints:
         shown.verdicts.hint("NodeHealth", name)
     shown.runner.run(shown.run(seconds))
 
 
-def test_it_is_written_on_change_only() -> None:
-    shown = Shown()
+def test_it_is_written_on_change_only(show: Callable[..., Shown]) -> None:
+    shown = show()
     run(shown, 60.0)
     assert shown.scenario.cluster.conditions_written == 2
     assert shown.events() == [], "a node that is well is no news"
@@ -87,8 +100,8 @@ def test_it_is_written_on_change_only() -> None:
     assert shown.scenario.cluster.conditions_written == 3
 
 
-def test_a_report_shows_within_a_moment_of_the_hint() -> None:
-    shown = Shown()
+def test_a_report_shows_within_a_moment_of_the_hint(show: Callable[..., Shown]) -> None:
+    shown = show()
     run(shown, 2.0)
     shown.scenario.fleet.break_gpu("gpu-1")
     shown.verdicts = Verdicts(shown.scenario.world, shown.sight, lambda: True)
@@ -96,8 +109,8 @@ def test_a_report_shows_within_a_moment_of_the_hint() -> None:
     assert shown.of("gpu-1").status == "False"
 
 
-def test_the_time_of_the_last_transition_is_kept_while_the_status_stays() -> None:
-    shown = Shown()
+def test_the_time_of_the_last_transition_is_kept_while_the_status_stays(show: Callable[..., Shown]) -> None:
+    shown = show()
     shown.scenario.fleet.break_gpu("gpu-1")
     run(shown, 10.0)
     first = shown.of("gpu-1")
@@ -109,8 +122,8 @@ def test_the_time_of_the_last_transition_is_kept_while_the_status_stays() -> Non
     assert shown.of("gpu-1").since == first.since
 
 
-def test_a_dead_agent_shows_as_unknown_within_a_minute() -> None:
-    shown = Shown()
+def test_a_dead_agent_shows_as_unknown_within_a_minute(show: Callable[..., Shown]) -> None:
+    shown = show()
     run(shown, 100.0)
     shown.scenario.fleet.power_off("gpu-1")
     died = shown.scenario.clock.now()
@@ -122,9 +135,9 @@ def test_a_dead_agent_shows_as_unknown_within_a_minute() -> None:
     assert shown.events() == [("gpu-1", "EverstepUnknown")]
 
 
-def test_who_could_not_look_for_a_while_calls_nobody_silent_yet() -> None:
+def test_who_could_not_look_for_a_while_calls_nobody_silent_yet(show: Callable[..., Shown]) -> None:
     """The API server was away: no agent could renew, and every heartbeat looks old until the next one comes."""
-    shown = Shown()
+    shown = show()
     run(shown, 100.0)
     shown.scenario.cluster.reachable = False
     for node in list(shown.scenario.fleet.nodes):
@@ -142,8 +155,8 @@ def test_who_could_not_look_for_a_while_calls_nobody_silent_yet() -> None:
     assert {shown.of(name).status for name in shown.scenario.fleet.nodes} == {"Unknown"}, "silence is not forgotten"
 
 
-def test_a_first_start_is_no_storm_and_the_sick_come_first() -> None:
-    shown = Shown(nodes=3 * BATCH)
+def test_a_first_start_is_no_storm_and_the_sick_come_first(show: Callable[..., Shown]) -> None:
+    shown = show(nodes=3 * BATCH)
     shown.scenario.fleet.break_gpu("gpu-70")
     run(shown, BATCH * PAUSE)
     written = shown.scenario.cluster.conditions_written
@@ -156,16 +169,16 @@ def test_a_first_start_is_no_storm_and_the_sick_come_first() -> None:
     assert shown.scenario.cluster.conditions_written == 3 * BATCH
 
 
-def test_who_does_not_lead_writes_nothing() -> None:
-    shown = Shown()
+def test_who_does_not_lead_writes_nothing(show: Callable[..., Shown]) -> None:
+    shown = show()
     shown.leads = False
     run(shown, 60.0)
     assert shown.scenario.cluster.conditions_written == 0
 
 
 @pytest.mark.parametrize("seconds", [ECHO / 2])
-def test_a_write_that_the_watch_has_not_shown_yet_is_not_repeated(seconds: float) -> None:
-    shown = Shown()
+def test_a_write_that_the_watch_has_not_shown_yet_is_not_repeated(seconds: float, show: Callable[..., Shown]) -> None:
+    shown = show()
     run(shown, 1.0)
     for node in shown.scenario.fleet.nodes.values():
         node.conditions.clear()  # the cache is behind
@@ -175,8 +188,8 @@ def test_a_write_that_the_watch_has_not_shown_yet_is_not_repeated(seconds: float
     assert shown.scenario.cluster.conditions_written == 4, "somebody took them off: they are written again"
 
 
-def test_a_policy_that_cannot_be_read_does_not_hide_what_nodes_are() -> None:
-    shown = Shown()
+def test_a_policy_that_cannot_be_read_does_not_hide_what_nodes_are(show: Callable[..., Shown]) -> None:
+    shown = show()
 
     async def unreadable() -> Policy:
         raise Unreadable("mode is Destroy")
