@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx2
@@ -90,16 +90,19 @@ class Bench:
         found = next(c for c in self.status()["conditions"] if c["type"] == kind)
         return found["status"], found["message"]
 
-    def reconcile(self, times: int = 1) -> list[tuple[str, str]]:
-        """Runs passes in one process; returns the requests of the last."""
+    def reconcile(self, times: int = 1, seconds: float = 0) -> list[tuple[str, str]]:
+        """Runs passes in one process, so many seconds apart; returns the requests of the last."""
+        now = NOW
 
         async def run() -> None:
+            nonlocal now
             transport = httpx2.MockTransport(self.api.answer)
             async with httpx2.AsyncClient(transport=transport, base_url="http://api") as http:
-                reconciler = Reconciler(Verbs(http), self.watched, SETTINGS, lambda: NOW)
+                reconciler = Reconciler(Verbs(http), self.watched, SETTINGS, lambda: now)
                 for _ in range(times):
                     self.api.requests.clear()
                     await reconciler.reconcile(KEY)
+                    now += timedelta(seconds=seconds)
 
         asyncio.run(run())
         return list(self.api.requests)
@@ -254,3 +257,13 @@ def test_a_slurmd_without_room_is_said_in_the_schedulers_words(bench: Bench) -> 
     found = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
     bench.shows("Pod", "demo-slurmd-main-a", "worker-main", spec={"nodeName": "gpu-1"}, status=found)
     assert bench.condition("NodesReady") == ("False", "0 of 2 nodes are in Slurm; waiting for gpu-1")
+
+
+def test_a_kubelet_that_does_not_begin_with_its_pod_is_told_of_it_again(bench: Bench) -> None:
+    bench.ask()
+    bench.shows("Pod", "demo-slurmd-main-a", "worker-main", spec={"nodeName": "gpu-3"})
+    pod = ("PATCH", "/api/v1/namespaces/slurm/pods/demo-slurmd-main-a")
+    assert pod not in bench.reconcile(2), "it has had no time yet"
+    assert pod in bench.reconcile(2, seconds=1.5)
+    bench.shows("Pod", "demo-slurmd-main-a", "worker-main", spec={"nodeName": "gpu-3"}, status={"podIP": "10.0.0.7"})
+    assert pod not in bench.reconcile(2, seconds=1.5)

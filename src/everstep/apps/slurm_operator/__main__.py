@@ -105,8 +105,10 @@ async def _work(queue: WorkQueue, reconciler: Reconciler, leadership: Leadership
             if not leadership.leading:
                 queue.add_after(name, 0.5)
                 continue
-            await reconciler.reconcile((namespace, cluster))
+            again = await reconciler.reconcile((namespace, cluster))
             queue.succeeded(name)
+            if again is not None:
+                queue.add_after(name, again)
         except EverstepError as why:
             log.warning("will try again", cluster=name, why=str(why), seconds=queue.failed(name))
         except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Callable
 from datetime import datetime
@@ -17,6 +18,7 @@ from everstep.adapters.kube.wire import AnyObject
 from everstep.api.slurm_cluster import SlurmClusterStatus
 from everstep.apps.slurm_operator import manifests
 from everstep.apps.slurm_operator.desired import CLUSTER_LABEL, Cluster, Settings
+from everstep.apps.slurm_operator.kubelets import Kubelets
 from everstep.apps.slurm_operator.secrets import ensure_secrets
 from everstep.apps.slurm_operator.status import Part, Seen, complaint, status
 from everstep.apps.slurm_operator.watched import CLUSTERS, WORKLOADS, Watched
@@ -56,18 +58,22 @@ class Reconciler:
         self._applied: dict[str, bytes] = {}  # path -> digest of what was applied last by this process
         self._node_ports: dict[Key, int] = {}
         self._users: dict[Key, str] = {}
+        self._kubelets = Kubelets()
 
     def forget(self) -> None:
         """Applies everything again at the next pass, whatever somebody did to it in between."""
         self._applied.clear()
 
-    async def reconcile(self, key: Key) -> None:
-        """Raises RetryLater (ask again) or CallAHuman (the object cannot be read)."""
+    async def reconcile(self, key: Key) -> float | None:
+        """In how many seconds a pass is due even if nothing changes; None for never.
+
+        Raises RetryLater (ask again) or CallAHuman (the object cannot be read).
+        """
         self._watched.check()
         seen = self._watched.clusters.get(key[1], key[0])
         if seen is None:
             await self._gone(key)
-            return
+            return None
         problem = ""
         try:
             await self._apply_all(seen.cluster)
@@ -77,6 +83,7 @@ class Reconciler:
         new = status(self._look(seen.cluster, problem), seen.status, self._now())
         if msgspec.to_builtins(new) != msgspec.to_builtins(seen.status):
             await self._say(seen.cluster, new)
+        return await self._tell_kubelets(seen.cluster)
 
     async def abandoned(self) -> list[Key]:
         """Clusters that were deleted while no operator ran, and whose gateway still has its right."""
@@ -127,18 +134,29 @@ class Reconciler:
         key = (cluster.namespace, cluster.name)
         digest = manifests.digest(manifests.users(cluster))
         if self._users.get(key, digest) != digest:
-            body = {"metadata": {"annotations": {"everstep.io/users": digest}}}
             for pod in self._watched.pods.indexed(key):
-                try:
-                    await self._verbs.merge(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod.name}", body)
-                except NotFound:
-                    continue
+                await self._annotate(cluster, pod.name, "everstep.io/users", digest)
         self._users[key] = digest
+
+    async def _tell_kubelets(self, cluster: Cluster) -> float | None:
+        key = (cluster.namespace, cluster.name)
+        now = self._now()
+        due, again = self._kubelets.to_tell(key, self._watched.pods.indexed(key), now.timestamp())
+        for name in due:
+            log.info("a kubelet has not begun with its pod and is told once more", pod=f"{cluster.namespace}/{name}")
+            await self._annotate(cluster, name, "everstep.io/kubelet-told-at", now.isoformat())
+        return again
+
+    async def _annotate(self, cluster: Cluster, pod: str, name: str, value: str) -> None:
+        body = {"metadata": {"annotations": {name: value}}}
+        with contextlib.suppress(NotFound):
+            await self._verbs.merge(f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}", body)
 
     async def _gone(self, key: Key) -> None:
         """Kubernetes deletes what belongs to the object; the one cluster-wide part is ours to delete."""
         self._node_ports.pop(key, None)
         self._users.pop(key, None)
+        self._kubelets.forget(key)
         for path in [p for p in self._applied if f"/namespaces/{key[0]}/" in p and f"/{key[1]}-" in p]:
             del self._applied[path]
         binding = f"{BINDINGS}/{manifests.binding_name(*key)}"
