@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,39 @@ def test_a_broken_connection_does_not_keep_a_new_node_out_of_slurm(slurm: Slurm)
     assert "failed to load configs" in said, "the connections that were closed did not include slurmd's fetch"
     assert "it is started again" in said
     until("the spare is a spare again", 60, lambda: not workers())
+
+
+def test_a_kubelet_that_put_a_worker_off_is_told_of_it_again(slurm: Slurm) -> None:
+    """Its first question for the claim of a new pod may be refused; then it would not ask again for 10 to 15 s."""
+    own = slurm.get("pod", slurm.worker(slurm.nodes[0]))["spec"]["containers"][0]
+    home = slurm.get("pvc", f"{NAME}-home")["spec"]
+    labels = {"everstep.io/slurm-cluster": NAME, "everstep.io/slurm-role": "worker-late"}
+    container = {"name": "late", "image": own["image"], "imagePullPolicy": "IfNotPresent", "command": ["sleep", "600"]}
+    volume = {"name": "late", "persistentVolumeClaim": {"claimName": "late"}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "late", "namespace": NAMESPACE, "labels": labels},
+        "spec": {
+            "nodeName": slurm.nodes[0],
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container | {"volumeMounts": [{"name": "late", "mountPath": "/late"}]}],
+            "volumes": [volume],
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "late", "namespace": NAMESPACE},
+        "spec": {name: home[name] for name in ("storageClassName", "accessModes", "resources")},
+    }
+    slurm.lab.kubectl("apply", "-f", "-", text=json.dumps(pod))
+    events = ("events", "--field-selector=involvedObject.name=late,reason=FailedMount")
+    until("the kubelet has put it off", 20, lambda: bool(slurm.get(*events)["items"]))
+    slurm.lab.kubectl("apply", "-f", "-", text=json.dumps(claim))
+    slurm.kubectl("wait", "pod/late", "--for=condition=Ready", "--timeout=30s")
+    seen = slurm.get("pod", "late")
+    begun = seen["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+    told = seen["metadata"]["annotations"]["everstep.io/kubelet-told-at"]
+    waited = datetime.fromisoformat(begun) - datetime.fromisoformat(told)
+    assert waited < timedelta(seconds=5), "it began because it was told, not because its ten seconds were over"
