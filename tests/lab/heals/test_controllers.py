@@ -32,6 +32,7 @@ def test_a_controller_that_is_killed_is_not_missed(ward: Ward, moments: tuple[st
 
 def test_a_slurm_controller_that_dies_after_the_drain_is_told_again(ward: Ward) -> None:
     patient = ward.train("--save-seconds", "2")
+    ward.until_saved(patient)
     fault = ward.break_gpu(patient)
     ward.until_step(fault, "isolated")
     ward.kill("slurmctld -D")

@@ -174,6 +174,17 @@ class Ward:
 
         self.until(f"the repair of {fault.node} is on record", done, READY_SECONDS, [fault])
 
+    def until_saved(self, patient: Patient) -> None:
+        """Slurm has the job's start on its disk; that takes up to 5 s, and a slurmctld killed before forgets it."""
+        slurmctld = ("exec", "-n", stage.NAMESPACE, f"{stage.CLUSTER}-slurmctld-0", "--")
+
+        def written() -> str:
+            return self.lab.kubectl(*slurmctld, "stat", "-c", "%.Y", "/var/spool/slurmctld/job_state")
+
+        before = written()
+        self.lab.kubectl(*slurmctld, "scontrol", "update", f"jobid={patient.job}", "comment=to be written")
+        self.until("Slurm has written its jobs down", lambda: written() != before, 30)
+
     def until_state(self, patient: Patient, *states: str, seconds: float = 120) -> None:
         """Slurm shows the job in one of these states."""
         faults = [patient.fault] if patient.fault else []
